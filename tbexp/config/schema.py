@@ -1,0 +1,295 @@
+"""The schema of every config group: what a key means, its unit, and which values it takes.
+
+YAML in conf/ is composed by Hydra and validated here as a whole. Unknown keys are errors. What needs more than one key to
+decide stands in `checks.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+STAGES = ("probe", "select", "train", "evaluate", "report")
+SINGLE_STAGES = ("compare", "parity", "regrade", "serve", "status", "cancel", "doctor")
+BANDS = ("rarely", "hard", "medium", "often", "nearly_always")
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Positive = Annotated[float, Field(gt=0.0)]
+Count = Annotated[int, Field(ge=0)]
+AtLeastOne = Annotated[int, Field(ge=1)]
+
+
+class Group(BaseModel):
+    """A config group: frozen, and no unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class TinyModel(Group):
+    """The tiny base policy of the sample domain, built on first use (tbexp/samples)."""
+
+    layers: AtLeastOne = 4
+    hidden: AtLeastOne = 128
+    intermediate: AtLeastOne = 384
+    heads: AtLeastOne = 4
+    kv_heads: AtLeastOne = 2
+    steps: AtLeastOne = 500  # imitation steps
+    batch: AtLeastOne = 64  # episodes per imitation step
+    learning_rate: Positive = 2e-3
+    mistakes: Share = 0.5  # share of imitated episodes that carry a seeded mistake
+    seed: int = 0
+
+
+class ModelConfig(Group):
+    name: str
+    kind: Literal["tiny", "folder"] = "folder"
+    path: str | None = None  # Hugging Face folder, for kind=folder
+    format: Literal["qwen3_xml", "hermes"] = "qwen3_xml"  # how it writes tool calls
+    max_context: AtLeastOne = 2048  # tokens of prompt and answer together
+    tiny: TinyModel = TinyModel()
+
+
+class TasksConfig(Group):
+    name: str
+    root: str | None = None  # folder in ThinkingBox format; null: the sample domain that ships with tbexp
+    agent: str = "agent"  # stem of dataset/agent/<agent>.yaml
+    candidates: str | list[str] | None = None  # test list file, selectors, or null: every task that is not held out
+    held_out: str | list[str] | None = None  # the tasks of evaluate; never probed, never trained on
+    server_python: str | None = None  # interpreter of {python} in servers.yaml; null: this one
+
+
+class Band(Group):
+    upper: Share | None = None  # exclusive upper edge of the pass rate; the last band has none
+    keep: bool
+
+
+class Bands(Group):
+    rarely: Band
+    hard: Band
+    medium: Band
+    often: Band
+    nearly_always: Band
+
+
+class Buckets(Group):
+    name: str
+    by: Literal["band", "signal"] = "band"
+    bands: Bands
+    min_band_mass: Share = 0.0  # posterior mass the chosen band must have
+    min_mixed_probability: Share = 0.5  # for by=signal: least probability that a group is mixed
+
+
+class GroupConfig(Group):
+    name: str
+    size: Annotated[int, Field(ge=2)]  # attempts per task and update
+    groups_per_update: AtLeastOne  # tasks per update
+
+
+class Optimizer(Group):
+    name: str
+    lr: Positive
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    warmup_steps: Count = 0
+    clip_grad: Positive = 1.0
+
+
+class Topology(Group):
+    name: str
+    device: Literal["cpu", "cuda"]
+    nodes: AtLeastOne = 1
+    gpus_per_node: AtLeastOne = 1  # on the CPU: logical devices, one trainer rank each
+    sequence_parallel: AtLeastOne = 1
+    rollout_tensor_parallel: AtLeastOne = 1
+    rollout: Literal["transformers", "vllm"] = "transformers"
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    offload: bool = False
+    threads: AtLeastOne = 1  # torch threads per process, CPU only
+    agent_workers: AtLeastOne = 1
+    gpu_memory_utilization: Share = 0.7
+
+
+class Launcher(Group):
+    name: str
+    kind: Literal["local", "slurm"]
+    secrets_file: str | None = None
+
+
+class Sampling(Group):
+    temperature: Annotated[float, Field(ge=0.0)] = 1.0
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    top_k: int = -1  # -1: off
+    max_tokens: AtLeastOne = 128  # per completion
+
+
+class Limits(Group):
+    """What one attempt of the agent may spend; reaching a limit is the agent's failure, never a system error."""
+
+    actions: AtLeastOne = 24  # tool batches and visible texts
+    tokens: AtLeastOne = 1024  # tokens the policy may produce in one attempt
+    generation_seconds: Positive = 600.0  # time in the policy's own generation
+
+
+class Endpoint(Group):
+    """An OpenAI-compatible chat endpoint. The key is named, never held."""
+
+    base_url: str | None = None
+    model: str | None = None
+    api_key_env: str | None = None
+    timeout_s: Positive = 60.0
+    retries: Count = 5
+    max_concurrency: AtLeastOne = 16
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+
+
+class PolicyConfig(Group):
+    name: str
+    kind: Literal["local", "chat", "scripted"]  # local: the weights of `model`, read by tbexp itself
+    endpoint: Endpoint = Endpoint()
+    sampling: Sampling = Sampling()
+    limits: Limits = Limits()
+    concurrency: AtLeastOne = 64  # attempts in flight
+
+
+class UserConfig(Group):
+    name: str
+    kind: Literal["scripted", "chat", "none"]
+    endpoint: Endpoint = Endpoint()
+    temperature: Annotated[float, Field(ge=0.0)] = 1.0
+    max_tokens: AtLeastOne = 512
+    may_end: bool = False  # may the simulated user end the conversation
+    spending_cap_usd: Positive | None = None  # stop (exit 3) when the price table says more was spent
+
+
+class JudgeConfig(Group):
+    name: str
+    kind: Literal["scripted", "chat", "none"]
+    endpoint: Endpoint = Endpoint()
+    style: Literal["legacy", "motivation"] = "legacy"
+    max_tokens: AtLeastOne = 512
+    spending_cap_usd: Positive | None = None
+
+
+class SandboxConfig(Group):
+    name: str
+    kind: Literal["prefork", "process"]
+    servers: str | None = None  # servers.yaml; null: <tasks.root>/servers/servers.yaml
+    allow_env: list[str] = Field(default_factory=list)  # names that server commands and graders may see
+    call_timeout_s: Positive = 60.0
+    start_timeout_s: Positive = 60.0
+    grade_timeout_s: Positive = 30.0
+    grade_memory_mib: AtLeastOne = 1024
+    max_result_chars: AtLeastOne = 200_000  # longer tool results are cut with a marker
+    max_sessions: AtLeastOne = 128
+
+
+class Fields(Group):
+    """Dotted paths into foreign JSONL rows."""
+
+    uid: str = "uid"
+    passed: str = "test_result.result"
+    system_error: str | None = "is_system_error"
+
+
+class Probe(Group):
+    name: str
+    attempts: AtLeastOne = 8
+    rows: list[str] = Field(default_factory=list)  # JSONL files made elsewhere, instead of probing
+    fields: Fields = Fields()
+    retries: Count = 3  # further tries of an attempt that ended in a system error
+    max_system_error_share: Share = 0.05  # of all attempts after retries; above: exit 3
+
+
+class Reference(Group):
+    rows: list[str] = Field(default_factory=list)
+    min_clean: AtLeastOne = 1
+    min_passed: Count = 1
+    threshold: Share | None = None
+    probability: Share | None = None
+
+
+class SelectionConfig(Group):
+    name: str
+    min_clean: AtLeastOne = 3
+    exclude: str | list[str] = Field(default_factory=list)  # uids, or a YAML/JSON file of them
+    validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
+    seed: int = 42
+    reference: Reference = Reference()
+
+
+class Training(Group):
+    name: str
+    steps: AtLeastOne
+    validate_every: AtLeastOne = 10
+    validation_attempts: AtLeastOne = 4
+    save_every: AtLeastOne = 5
+    keep_checkpoints: AtLeastOne = 2  # newest, besides the chosen one
+    clip_low: Positive = 0.2
+    clip_high: Positive = 0.2
+    normalise_by_std: bool = True
+    mini_batches: AtLeastOne = 1  # optimiser steps per update
+    refill_rounds: Count = 4  # generation batches per update at most, zero-variance groups being replaced
+    verl: dict[str, Any] = Field(default_factory=dict)  # dotted verl keys, checked against verl's own config
+
+
+class Evaluation(Group):
+    name: str
+    attempts: AtLeastOne = 20
+    rows: list[str] = Field(default_factory=list)
+    fields: Fields = Fields()
+    allow_partial: bool = False
+    policies: list[Literal["base", "trained"]] = Field(default_factory=lambda: ["base", "trained"])  # type: ignore[arg-type]
+    retries: Count = 3
+    bootstrap: AtLeastOne = 2000  # bootstrap samples of the intervals
+    seed: int = 7
+
+
+class ModelPrice(Group):
+    """US dollars per million tokens."""
+
+    prompt: Annotated[float, Field(ge=0.0)] = 0.0
+    cached: Annotated[float, Field(ge=0.0)] = 0.0
+    completion: Annotated[float, Field(ge=0.0)] = 0.0
+
+
+class Prices(Group):
+    name: str
+    dated: str
+    models: dict[str, ModelPrice] = Field(default_factory=dict)
+    gpu_hour_usd: Annotated[float, Field(ge=0.0)] = 0.0
+
+
+class Tracking(Group):
+    name: str
+    kind: Literal["mlflow", "none"]
+    uri: str | None = None  # null: sqlite:///outputs/mlflow.db
+    experiment: str | None = None  # null: the experiment's name
+
+
+class Config(Group):
+    """The whole experiment."""
+
+    name: str  # of the experiment: outputs/<name>/<run>, and the MLflow experiment
+    seed: int = 1
+    stages: list[Literal[STAGES + SINGLE_STAGES]]  # type: ignore[valid-type]
+    force: list[Literal[STAGES]] = Field(default_factory=list)  # type: ignore[valid-type]
+    dry_run: bool = False
+    store: str  # folder of the stages' results, shared by runs
+    model: ModelConfig
+    tasks: TasksConfig
+    buckets: Buckets
+    group: GroupConfig
+    optimizer: Optimizer
+    topology: Topology
+    launcher: Launcher
+    policy: PolicyConfig
+    user: UserConfig
+    judge: JudgeConfig
+    sandbox: SandboxConfig
+    probe: Probe
+    selection: SelectionConfig
+    training: Training
+    evaluation: Evaluation
+    prices: Prices
+    tracking: Tracking
