@@ -1,0 +1,13 @@
+"""One isolated backend per attempt: MCP servers as processes, their tools, and the effects they report.
+
+Decided here: how servers are started, shared and ended, which tools a session shows, and which of a server's faults is the
+world's. Left to others: what the agent is told about unknown tools and bad arguments (episode), and what effects mean (grading).
+"""
+
+from __future__ import annotations
+
+from tbexp.sandbox.pool import Sandbox, open_sandbox
+from tbexp.sandbox.servers import Server, read_servers
+from tbexp.sandbox.session import Session
+
+__all__ = ["Sandbox", "Server", "Session", "open_sandbox", "read_servers"]

@@ -1,0 +1,311 @@
+"""Our side of the launcher: starts one per server, asks it for sessions, learns of their ends.
+
+Decided here: which level of sharing a server gets. `ready` is tried first, then `import`, then `exec` (launcher.py says what
+they are); the last is always possible and is announced once, since it costs a process start per session.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tbexp.errors import WorldError
+from tbexp.sandbox.servers import Server, allowed_environment
+
+log = logging.getLogger(__name__)
+
+SCRIPT = Path(__file__).with_name("launcher.py")
+LOG_BYTES = 16_384  # kept of what a server writes to its standard error
+LOG_SHOWN = 2_000
+GRACE_S = 2.0  # from the end of its input to SIGKILL
+PYTHON_FLAGS = {"-u", "-B", "-O", "-OO", "-s", "-E", "-I", "-P"}
+
+
+class LogTail:
+    """The last bytes that a process wrote to the returned file."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self._read, self.write_fd = os.pipe()
+        os.set_blocking(self._read, False)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._read, self._readable)
+
+    def handed_over(self) -> None:
+        """Our copy of the writing end is not needed once the process has its own."""
+        if self.write_fd >= 0:
+            os.close(self.write_fd)
+            self.write_fd = -1
+
+    def _readable(self) -> None:
+        try:
+            data = os.read(self._read, 65_536)
+        except BlockingIOError:
+            return
+        if not data:
+            self.close()
+            return
+        self.data += data
+        del self.data[:-LOG_BYTES]
+
+    def text(self) -> str:
+        if self._read >= 0:
+            with contextlib.suppress(OSError):
+                self._readable()
+        return self.data.decode("utf-8", "replace").strip()[-LOG_SHOWN:]
+
+    def close(self) -> None:
+        self.handed_over()
+        if self._read >= 0:
+            self._loop.remove_reader(self._read)
+            os.close(self._read)
+            self._read = -1
+
+
+@dataclass(slots=True)
+class Child:
+    """One process that serves one session."""
+
+    pid: int
+    log: LogTail
+    socket: socket.socket
+    ended: asyncio.Future[int] = field(repr=False)
+
+    def describe_end(self) -> str:
+        status = ""
+        if self.ended.done() and not self.ended.cancelled():
+            code = self.ended.result()
+            name = signal.Signals(-code).name if code < 0 else ""
+            status = f" (killed by {name})" if name else f" (exit status {code})"
+        text = self.log.text()
+        return f"{status}; its last output:\n{text}" if text else status
+
+
+class Launcher:
+    """A running launcher process at one level."""
+
+    def __init__(self, server: Server, level: str, allow_env: Sequence[str]):
+        self.server = server
+        self.level = level
+        self.allow_env = allow_env
+        self.dead = False
+        self.up: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._asked: dict[int, asyncio.Future[int]] = {}
+        self._children: dict[int, asyncio.Future[int]] = {}
+        self._next = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def start(self, timeout: float) -> None:
+        """Start and wait until it can fork. Raises Unfit when this level is not for this server."""
+        command = preloadable(self.server) if self.level != "exec" else {"kind": "exec", "python": [sys.executable]}
+        env = allowed_environment(self.allow_env, self.server.env)
+        if self.level == "exec":
+            env = allowed_environment((), {})
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        self._socket = ours
+        self._log = LogTail()
+        try:
+            self._process = subprocess.Popen(
+                [*command["python"], str(SCRIPT), str(theirs.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log.write_fd,
+                stderr=self._log.write_fd,
+                pass_fds=(theirs.fileno(),),
+                env=env,
+                cwd=self.server.cwd if self.level != "exec" else None,
+                start_new_session=True,  # Ctrl-C is ours to handle, not the servers'
+            )
+        except OSError as error:
+            self._log.close()
+            ours.close()
+            raise Unfit(f"{command['python'][0]}: {error.strerror}") from error
+        finally:
+            theirs.close()
+            self._log.handed_over()
+        asyncio.get_running_loop().add_reader(ours, self._readable)
+        ours.send(json.dumps({"level": self.level, **command}).encode())
+        try:
+            answer = await asyncio.wait_for(self.up, timeout)
+        except TimeoutError:
+            await self.stop()
+            raise Unfit(f"it was not up within {timeout:g} s") from None
+        if "up" not in answer:
+            output = self._log.text()
+            await self.stop()
+            reason = answer.get("unfit", "it ended")
+            raise Unfit(f"{reason}; its output:\n{output}" if answer.get("trace") or "unfit" not in answer else reason)
+
+    async def child(self) -> Child:
+        """A new process for one session. Raises WorldError."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        tail = LogTail()
+        loop = asyncio.get_running_loop()
+        self._next += 1
+        message: dict[str, Any] = {"op": "fork", "id": self._next}
+        if self.level == "exec":
+            message["argv"] = self.server.command
+            message["cwd"] = self.server.cwd
+            message["env"] = allowed_environment(self.allow_env, self.server.env)
+        answer = self._asked[self._next] = loop.create_future()
+        try:
+            await self._send(message, (theirs.fileno(), tail.write_fd))
+            pid = await answer
+        except BaseException:
+            ours.close()
+            tail.close()
+            raise
+        finally:
+            theirs.close()
+            tail.handed_over()
+            self._asked.pop(message["id"], None)
+        return Child(pid, tail, ours, self._children[pid])
+
+    async def end(self, child: Child) -> None:
+        """Wait for the end of a child whose input has ended; past the grace it is killed."""
+        try:
+            await asyncio.wait_for(asyncio.shield(child.ended), GRACE_S)
+        except TimeoutError:
+            if not self.dead:
+                await self._send({"op": "kill", "pid": child.pid}, ())
+                await child.ended
+        finally:
+            child.log.close()
+
+    async def stop(self) -> None:
+        """End the launcher and all its children."""
+        self._fail("it was stopped")
+        process = self._process
+        if process is None:
+            return
+        self._process = None
+        process.terminate()
+        for _ in range(200):
+            if process.poll() is not None:
+                break
+            await asyncio.sleep(0.005)
+        else:
+            process.kill()
+            process.wait()
+        self._log.close()
+
+    async def _send(self, message: dict[str, Any], fds: tuple[int, ...]) -> None:
+        data = json.dumps(message).encode()
+        extra = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        while not self.dead:
+            try:
+                self._socket.sendmsg([data], extra)
+                return
+            except BlockingIOError:  # the launcher is behind: a burst of sessions
+                await asyncio.sleep(0.002)
+            except OSError:
+                self._fail("it ended")
+        raise WorldError("server_crashed", f"the launcher of server {self.server.name} ended")
+
+    def _readable(self) -> None:
+        for _ in range(64):
+            try:
+                data = self._socket.recv(1 << 17)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._fail("it ended")
+                return
+            self._message(json.loads(data))
+
+    def _message(self, message: dict[str, Any]) -> None:
+        if "exit" in message:
+            ended = self._children.pop(message["exit"], None)
+            if ended is not None and not ended.done():
+                ended.set_result(message["status"])
+        elif "id" in message:
+            answer = self._asked.get(message["id"])
+            if "pid" in message:
+                self._children[message["pid"]] = asyncio.get_running_loop().create_future()
+            if answer is None or answer.done():
+                return
+            if "pid" in message:
+                answer.set_result(message["pid"])
+            else:
+                answer.set_exception(WorldError("server_init", f"no process for a session: {message['error']}"))
+        elif not self.up.done():
+            self.up.set_result(message)
+
+    def _fail(self, reason: str) -> None:
+        if self.dead:
+            return
+        self.dead = True
+        asyncio.get_running_loop().remove_reader(self._socket)
+        self._socket.close()
+        if not self.up.done():
+            self.up.set_result({})
+        lost = WorldError("server_crashed", f"the launcher of server {self.server.name}: {reason}")
+        for answer in self._asked.values():
+            if not answer.done():
+                answer.set_exception(lost)
+        for ended in self._children.values():
+            if not ended.done():
+                ended.set_result(-int(signal.SIGKILL))
+        self._children.clear()
+
+
+class Unfit(Exception):
+    """The server can't be run at the level asked for."""
+
+
+def preloadable(server: Server) -> dict[str, Any]:
+    """How a launcher in the server's own interpreter runs this command; raises Unfit when it is no Python command we can read."""
+    command = list(server.command)
+    script = _console_script(command[0], server)
+    if script is not None:
+        return {"python": script[0], "kind": "console", "target": script[1], "modules": script[2], "args": command[1:]}
+    if not re.fullmatch(r"python[0-9.]*", Path(command[0]).name) and command[0] != sys.executable:
+        raise Unfit(f"`{command[0]}` is no Python interpreter or console script")
+    python = [command.pop(0)]
+    while command and command[0] in PYTHON_FLAGS:
+        python.append(command.pop(0))
+    if len(command) >= 2 and command[0] == "-m":
+        return {
+            "python": python, "kind": "module", "target": command[1], "modules": [command[1]], "args": command[2:],
+        }  # fmt: skip
+    if not command or command[0].startswith("-"):
+        raise Unfit(f"`{' '.join(server.command)}` is neither `python -m MODULE` nor `python FILE`")
+    return {"python": python, "kind": "script", "target": command[0], "modules": [], "args": command[1:]}
+
+
+def _console_script(program: str, server: Server) -> tuple[list[str], str, list[str]] | None:
+    """Interpreter, path and modules of an entry-point script written by an installer; None when it is none."""
+    path = shutil.which(program, path=server.env.get("PATH"))
+    if path is None and server.cwd is not None and "/" in program:
+        path = shutil.which(str(Path(server.cwd) / program))
+    if path is None:
+        return None
+    with open(path, "rb") as file:
+        head = file.read(4096)
+    if not head.startswith(b"#!"):
+        return None
+    text = head.decode("utf-8", "replace")
+    python = text.splitlines()[0][2:].strip().split()
+    if not python or not re.fullmatch(r"python[0-9.]*", Path(python[0]).name):
+        return None
+    modules = re.findall(r"^\s*from ([\w.]+) import \w+", text, re.MULTILINE)
+    modules = [module for module in modules if module != "re"]
+    return (python, path, modules) if modules else None
+
+

@@ -1,0 +1,176 @@
+"""Reads servers.yaml: which MCP servers there are and how each is started.
+
+All problems of the file are reported at once, each with its line. Braces are part of the format: `{python}` is the configured
+interpreter, `{env[NAME]}` a variable of this process that the configuration allows, `{{` and `}}` stand for themselves.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from tbexp.errors import Problem, UserError
+
+PROCESS_KEYS = ("type", "command", "env", "cwd", "transport")
+REMOTE_KEYS = ("type", "endpoint", "headers", "timeout", "transport", "credential")
+BRACES = re.compile(r"\{\{|\}\}|\{(?P<name>[^{}]*)\}|[{}]")
+
+# What a server gets of this process's environment; everything else, keys above all, must be allowed by name.
+BASE_ENV = ("PATH", "HOME", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH")
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """How one MCP server is started: `command` in folder `cwd`, with `env` added to the allowed environment.
+
+    remote: the endpoint of a server that is not started here (not supported yet).
+    """
+
+    name: str
+    command: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+    remote: str | None = None
+
+
+def read_servers(file: Path | str, *, python: str, allow_env: Sequence[str] = ()) -> dict[str, Server]:
+    """The servers of `file` by name. Relative `cwd`, and the default one, is the file's own folder.
+
+    Raises UserError with every problem found.
+    """
+    file = Path(file)
+    try:
+        root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except OSError as error:
+        raise UserError(Problem(f"cannot be read: {error.strerror}", str(file), "set sandbox.servers")) from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark else 1
+        raise UserError(Problem(f"is no YAML: {getattr(error, 'problem', error)}", f"{file}:{line}")) from error
+    reader = _Reader(file, python, frozenset(allow_env))
+    servers = reader.servers(root)
+    if reader.problems:
+        raise UserError(reader.problems)
+    return servers
+
+
+def allowed_environment(allow_env: Sequence[str], own: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a server: the base names and the allowed ones, as far as they are set, then the server's own."""
+    names = (*BASE_ENV, *allow_env)
+    return {name: os.environ[name] for name in names if name in os.environ} | dict(own)
+
+
+class _Reader:
+    def __init__(self, file: Path, python: str, allowed: frozenset[str]):
+        self.file = file
+        self.python = python
+        self.allowed = allowed
+        self.problems: list[Problem] = []
+
+    def wrong(self, node: yaml.Node, what: str, fix: str = "") -> None:
+        self.problems.append(Problem(what, f"{self.file}:{node.start_mark.line + 1}", fix))
+
+    def pairs(self, node: yaml.Node, what: str) -> list[tuple[str, yaml.Node, yaml.Node]]:
+        if not isinstance(node, yaml.MappingNode):
+            self.wrong(node, f"{what} must be a mapping")
+            return []
+        found: dict[str, tuple[str, yaml.Node, yaml.Node]] = {}
+        for key, value in node.value:
+            name = str(key.value)
+            if name in found:
+                self.wrong(key, f"{what} has `{name}` twice")
+            found[name] = (name, key, value)
+        return list(found.values())
+
+    def unknown(self, key: yaml.Node, name: str, known: Sequence[str]) -> None:
+        near = difflib.get_close_matches(name, known, 1)
+        self.wrong(key, f"unknown key `{name}`", f"did you mean `{near[0]}`?" if near else f"known: {', '.join(known)}")
+
+    def servers(self, root: yaml.Node | None) -> dict[str, Server]:
+        found: dict[str, Server] = {}
+        if root is None:
+            self.problems.append(Problem("is empty", str(self.file), "name at least one server under `servers:`"))
+            return found
+        for name, key, value in self.pairs(root, "the file"):
+            if name == "servers":
+                for server, _, entry in self.pairs(value, "`servers`"):
+                    found[server] = self.server(server, entry)
+            elif name != "use_internal_servers":
+                self.unknown(key, name, ("servers", "use_internal_servers"))
+        return found
+
+    def server(self, name: str, node: yaml.Node) -> Server:
+        pairs = self.pairs(node, f"server `{name}`")
+        values = {key: value for key, _, value in pairs}
+        kind = self.text(values["type"], "type") if "type" in values else ""
+        if kind not in ("mcp-process", "mcp-remote"):
+            where = values.get("type", node)
+            self.wrong(where, f"server `{name}` has type `{kind}`", "use mcp-process or mcp-remote")
+            return Server(name)
+        keys = PROCESS_KEYS if kind == "mcp-process" else REMOTE_KEYS
+        for key_name, key, _ in pairs:
+            if key_name not in keys:
+                self.unknown(key, key_name, keys)
+        if kind == "mcp-remote":
+            if "endpoint" not in values:
+                self.wrong(node, f"server `{name}` has no `endpoint`")
+                return Server(name)
+            return Server(name, remote=self.text(values["endpoint"], "endpoint"))
+        return self.process(name, node, values)
+
+    def process(self, name: str, node: yaml.Node, values: Mapping[str, yaml.Node]) -> Server:
+        if "transport" in values and values["transport"].value != "stdio":
+            self.wrong(values["transport"], "an mcp-process speaks `stdio` only")
+        command: list[str] = []
+        given = values.get("command")
+        if not isinstance(given, yaml.SequenceNode) or not given.value:
+            self.wrong(given or node, f"server `{name}` needs `command`, a list that is not empty")
+        else:
+            command = [self.formatted(part, self.text(part, "a part of `command`")) for part in given.value]
+        env = {}
+        if "env" in values:
+            env = {key: self.text(value, f"env.{key}") for key, _, value in self.pairs(values["env"], "`env`")}
+        cwd = self.file.parent.resolve()
+        if "cwd" in values:
+            cwd = cwd / self.text(values["cwd"], "cwd")
+            if not cwd.is_dir():
+                self.wrong(values["cwd"], f"folder {cwd} does not exist")
+        return Server(name, tuple(command), env, str(cwd))
+
+    def text(self, node: yaml.Node, what: str) -> str:
+        if not isinstance(node, yaml.ScalarNode):
+            self.wrong(node, f"{what} must be a text")
+            return ""
+        return str(node.value)
+
+    def formatted(self, node: yaml.Node, text: str) -> str:
+        def value(match: re.Match[str]) -> str:
+            whole, name = match.group(0), match.group("name")
+            if whole in ("{{", "}}"):
+                return whole[0]
+            if name == "python":
+                return self.python
+            variable = re.fullmatch(r"env\[(.+)\]", name or "")
+            if variable is None:
+                self.wrong(node, f"`{text}`: `{whole}` means nothing here", "write {{ and }} for braces")
+                return ""
+            return self.variable(node, variable.group(1))
+
+        return BRACES.sub(value, text)
+
+    def variable(self, node: yaml.Node, name: str) -> str:
+        if name not in self.allowed:
+            self.wrong(node, f"environment variable {name} is not allowed", f"add {name} to sandbox.allow_env")
+            return ""
+        if name not in os.environ:
+            self.wrong(node, f"environment variable {name} is not set")
+            return ""
+        return os.environ[name]
+
+
