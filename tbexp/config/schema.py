@@ -229,6 +229,7 @@ class Training(Group):
     clip_high: Positive = 0.2
     normalise_by_std: bool = True
     mini_batches: AtLeastOne = 1  # optimiser steps per update
+    max_prompt_tokens: AtLeastOne | None = None  # system message, tools and query; null: half of model.max_context
     refill_rounds: Count = 4  # generation batches per update at most, zero-variance groups being replaced
     verl: dict[str, Any] = Field(default_factory=dict)  # dotted verl keys, checked against verl's own config
 
