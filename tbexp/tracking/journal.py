@@ -30,7 +30,7 @@ class Journal:
         os.write(self._descriptor, text.encode())
 
     def read(self, offset: int, most: int) -> tuple[list[dict[str, Any]], int]:
-        """At most `most` rows that begin at byte `offset`, and the offset behind them; lines that are no row are skipped."""
+        """At most `most` rows that begin at byte `offset`, and the offset behind them; broken lines are skipped."""
         rows: list[dict[str, Any]] = []
         with self.file.open("rb") as stream:
             stream.seek(0, os.SEEK_END)

@@ -1,9 +1,9 @@
 """A run that is tracked: on local disk first, at MLflow as well as it goes.
 
-Decided here: that a tracker can neither stop nor slow a run. Metrics go to a file; a thread sends them in batches, tries
-again after an outage, and is waited for at the end for a few seconds only. What the tracker missed is sent at the next
-start of the same run. Left to others: which trackers are allowed (`address.py`), the files (`journal.py`), MLflow itself
-(`mlflow_link.py`), and what is worth logging (the stages).
+Decided here: that a tracker can neither stop nor slow a run. Metrics go to a file; a thread sends them in batches,
+tries again after an outage, and is waited for at the end for a few seconds only. What the tracker missed is sent at the
+next start of the same run. Left to others: which trackers are allowed (`address.py`), the files (`journal.py`), MLflow
+itself (`mlflow_link.py`), and what is worth logging (the stages).
 """
 
 from __future__ import annotations

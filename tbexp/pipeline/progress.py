@@ -1,0 +1,227 @@
+"""What a person sees while a run works.
+
+Decided here: a live bar per stage on a terminal, a few plain lines everywhere else (no control characters in a log
+file), and one table at the end. Everything goes to stderr, so that stdout stays free for results. Which numbers are
+shown is the stages' choice.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+QUIET_SECONDS = 30.0  # between two lines of a stage when nobody watches a terminal
+
+Field = str | int | float
+
+
+class Progress:
+    """Shows the stages of one run. Its bars may be moved from any thread.
+
+    stream: where to write, stderr if not given. quiet_seconds: between two lines of a stage that no terminal shows.
+    """
+
+    def __init__(self, stream: IO[str] | None = None, *, quiet_seconds: float = QUIET_SECONDS):
+        # Reads the environment too: NO_COLOR, TERM=dumb and FORCE_COLOR count, as rich documents them.
+        from rich.console import Console
+
+        self._stream = stream or sys.stderr
+        self.live = self._stream.isatty()
+        self._console: Console = Console(file=self._stream, force_terminal=None if self.live else False)
+        self.live = self.live and not self._console.is_dumb_terminal
+        self._quiet_seconds = quiet_seconds
+        self._lock = threading.RLock()
+        self._bars: Bars | None = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            if self._bars:
+                self._bars.stop()
+                self._bars = None
+
+    def stage(self, name: str, total: int | None, unit: str, *, done: int = 0) -> Bar:
+        """A new bar. total: None when nobody knows it. done: what an earlier run has finished already."""
+        with self._lock:
+            if self.live:
+                return _LiveBar(self._live_bars(), name, total, unit, done, self._lock)
+            return _Lines(self, name, total, unit, done)
+
+    def say(self, text: str) -> None:
+        """One line above the bars."""
+        text = re.sub(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", " ", text)
+        with self._lock:
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Field]]) -> None:
+        """The summary at the end: first column left, the others right-aligned; plain text when piped."""
+        cells = [[_text(cell) for cell in row] for row in rows]
+        with self._lock:
+            if not self.live:
+                self.say(_plain_table(title, columns, cells))
+                return
+            from rich.table import Table
+            from rich.text import Text
+
+            table = Table(title=title, title_justify="left", header_style="bold")
+            for number, column in enumerate(columns):
+                table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
+            for row in cells:
+                table.add_row(*(Text(cell) for cell in row))
+            self._console.print(table)
+
+    def _live_bars(self) -> Bars:
+        if self._bars is None:
+            from rich.progress import BarColumn, SpinnerColumn, TextColumn
+            from rich.progress import Progress as Bars
+
+            self._bars = Bars(
+                SpinnerColumn(finished_text="[green]✓"),
+                TextColumn("{task.description}", style="bold", markup=False),
+                BarColumn(bar_width=24),
+                TextColumn("{task.fields[counts]}", markup=False),
+                TextColumn("{task.fields[extra]}", style="dim", markup=False),
+                console=self._console,
+                refresh_per_second=4,
+            )
+            self._bars.start()
+        return self._bars
+
+
+class Bar:
+    """The state of one stage: how much is done, how fast, and the extra fields."""
+
+    def __init__(self, name: str, total: int | None, unit: str, done: int):
+        self.name = name
+        self.total = total
+        self.unit = unit
+        self.count = done
+        self._before = done
+        self._fields: dict[str, Field] = {}
+        self._started = time.monotonic()
+        self._ended = False
+        self._lock = threading.RLock()
+
+    def advance(self, n: int = 1, **fields: Field) -> None:
+        with self._lock:
+            self.update(self.count + n, **fields)
+
+    def update(self, done: int, **fields: Field) -> None:
+        """done: units finished in all. fields: shown behind the counts, such as passed="37%" or errors=0."""
+        with self._lock:
+            self.count = done
+            self._fields |= fields
+            self._show()
+
+    def done(self, note: str = "") -> None:
+        """Ends the stage; more calls change nothing."""
+        with self._lock:
+            if not self._ended:
+                self._ended = True
+                self._end(note)
+
+    def counts(self) -> str:
+        """Such as `120/512 attempts, 14/s, 0:28 left`."""
+        seconds = time.monotonic() - self._started
+        fresh = self.count - self._before
+        total = "" if self.total is None else f"/{self.total:,}"
+        parts = [f"{self.count:,}{total} {self.unit}"]
+        if self._ended:
+            parts.append(clock(seconds))
+        elif fresh > 0 and seconds > 0:
+            parts.append(_rate(fresh / seconds))
+            if self.total is not None and self.total > self.count:
+                parts.append(f"{clock((self.total - self.count) * seconds / fresh)} left")
+        return ", ".join(parts)
+
+    def extra(self) -> str:
+        return ", ".join(f"{name.replace('_', ' ')} {_text(value)}" for name, value in self._fields.items())
+
+    def _show(self) -> None:
+        raise NotImplementedError
+
+    def _end(self, note: str) -> None:
+        raise NotImplementedError
+
+
+class _LiveBar(Bar):
+    def __init__(self, bars: Bars, name: str, total: int | None, unit: str, done: int, lock: threading.RLock):
+        super().__init__(name, total, unit, done)
+        self._lock = lock
+        self._bars = bars
+        self._task: TaskID = bars.add_task(name, total=total, completed=done, counts=self.counts(), extra="")
+
+    def _show(self) -> None:
+        self._bars.update(self._task, completed=self.count, counts=self.counts(), extra=self.extra())
+
+    def _end(self, note: str) -> None:
+        extra = ", ".join(part for part in (self.extra(), note) if part)
+        shown = max(self.count, 1)
+        self._bars.update(self._task, total=shown, completed=shown, counts=self.counts(), extra=extra)
+        self._bars.stop_task(self._task)
+
+
+class _Lines(Bar):
+    """One line at the start, one now and then, one at the end."""
+
+    def __init__(self, progress: Progress, name: str, total: int | None, unit: str, done: int):
+        super().__init__(name, total, unit, done)
+        self._progress = progress
+        self._next = self._started + progress._quiet_seconds
+        before = f", {done:,} done before" if done else ""
+        size = unit if total is None else f"{total:,} {unit}"
+        progress.say(f"{name}: {size}{before}")
+
+    def _show(self) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + self._progress._quiet_seconds
+            self._progress.say(f"{self.name}: " + ", ".join(part for part in (self.counts(), self.extra()) if part))
+
+    def _end(self, note: str) -> None:
+        parts = (self.counts(), self.extra(), note)
+        self._progress.say(f"{self.name}: done, " + ", ".join(part for part in parts if part))
+
+
+def clock(seconds: float) -> str:
+    """Such as 0:07, 12:30 or 3:05:00."""
+    whole = round(seconds)
+    hours, rest = divmod(whole, 3600)
+    minutes, left = divmod(rest, 60)
+    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
+
+
+def _rate(per_second: float) -> str:
+    if per_second >= 1:
+        return f"{per_second:,.0f}/s" if per_second >= 10 else f"{per_second:.1f}/s"
+    if per_second * 60 >= 1:
+        return f"{per_second * 60:.1f}/min"
+    return f"{per_second * 3600:.1f}/h"
+
+
+def _text(value: Field) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
+
+
+def _plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[i]) for row in [columns, *rows]) for i in range(len(columns))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = (c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        return "  ".join(cells).rstrip()
+
+    return "\n".join([title, line(columns), "  ".join("-" * w for w in widths), *(line(row) for row in rows)])
