@@ -30,7 +30,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of the conversation. `name` and `call_id` belong to tool answers, `calls` and `reasoning` to the assistant."""
+    """One message. `name` and `call_id` belong to tool answers, `calls` and `reasoning` to the assistant."""
 
     role: Role
     content: str = ""
