@@ -13,6 +13,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,6 +45,8 @@ class Counts:
         n = len(self.uids)
         if not n == len(self.clean) == len(self.passed) == len(self.system_errors):
             raise ValueError("one count per uid")
+        if any(a >= b for a, b in pairwise(self.uids)):
+            raise ValueError("uids are unique and sorted")
         if np.any(self.passed < 0) or np.any(self.passed > self.clean) or np.any(self.system_errors < 0):
             raise ValueError("0 <= passed <= clean, and no negative counts")
 

@@ -100,7 +100,7 @@ class AttemptStore:
     # -- writing
 
     def append(self, row: AttemptRow, trajectory: Mapping[str, Any] | None = None) -> bool:
-        """Keep one finished attempt; False (and a log line) if it has a clean row already. Safe to call from threads."""
+        """Keep one finished attempt; False (and a log line) if it has a clean row already. Thread-safe."""
         if self._rows_out is None or self._trajectories_out is None:
             raise ValueError(f"the store in {self.folder} is not open for writing")
         with self._mutex:

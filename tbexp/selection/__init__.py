@@ -1,0 +1,30 @@
+"""Selection: from counts of attempts to the pool that is trained on.
+
+Decided here: posterior, band, gates and their reasons, the split, and the forecast of how much signal a pool carries.
+Left to others: where counts come from (attempts), which uids are benchmark tasks and what a task's content is (tasks;
+both are given by the caller), and what is done with the pool.
+"""
+
+from tbexp.selection.forecast import Forecast, forecast, mixed_probability
+from tbexp.selection.posterior import BANDS, Posterior, edges_of, posterior, probability_above
+from tbexp.selection.select import Selection, TaskRow, read_exclusions, select
+from tbexp.selection.split import split
+from tbexp.selection.write import read_tasks, write_selection
+
+__all__ = [
+    "BANDS",
+    "Forecast",
+    "Posterior",
+    "Selection",
+    "TaskRow",
+    "edges_of",
+    "forecast",
+    "mixed_probability",
+    "posterior",
+    "probability_above",
+    "read_exclusions",
+    "read_tasks",
+    "select",
+    "split",
+    "write_selection",
+]
