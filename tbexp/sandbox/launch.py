@@ -18,7 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from tbexp.sandbox.servers import Server, allowed_environment
 
 log = logging.getLogger(__name__)
 
-SCRIPT = Path(__file__).with_name("launcher.py")
+SERVER_SCRIPT = Path(__file__).with_name("launcher.py")
 LOG_BYTES = 16_384  # kept of what a server writes to its standard error
 LOG_SHOWN = 2_000
 GRACE_S = 2.0  # from the end of its input to SIGKILL
@@ -96,12 +96,14 @@ class Child:
 
 
 class Launcher:
-    """A running launcher process at one level."""
+    """A running process that forks others: a launcher of one server at one level, or the warm grader."""
 
-    def __init__(self, server: Server, level: str, allow_env: Sequence[str]):
-        self.server = server
-        self.level = level
-        self.allow_env = allow_env
+    def __init__(self, name: str, script: Path, python: Sequence[str], hello: Mapping[str, Any]):
+        """hello: the first message to `script`, which answers it with {"up": ...} or {"unfit": why}."""
+        self.name = name
+        self.script = script
+        self.python = python
+        self.hello = hello
         self.dead = False
         self.up: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._asked: dict[int, asyncio.Future[int]] = {}
@@ -109,36 +111,32 @@ class Launcher:
         self._next = 0
         self._process: subprocess.Popen[bytes] | None = None
 
-    async def start(self, timeout: float) -> None:
-        """Start and wait until it can fork. Raises Unfit when this level is not for this server."""
-        command = preloadable(self.server) if self.level != "exec" else {"kind": "exec", "python": [sys.executable]}
-        env = allowed_environment(self.allow_env, self.server.env)
-        if self.level == "exec":
-            env = allowed_environment((), {})
+    async def start(self, env: Mapping[str, str], cwd: str | None, timeout: float) -> dict[str, Any]:
+        """Start and wait until it can fork; its answer. Raises Unfit when it can't."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         self._socket = ours
         self._log = LogTail()
         try:
             self._process = subprocess.Popen(
-                [*command["python"], str(SCRIPT), str(theirs.fileno()), str(os.getpid())],
+                [*self.python, str(self.script), str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=self._log.write_fd,
                 stderr=self._log.write_fd,
                 pass_fds=(theirs.fileno(),),
                 env=env,
-                cwd=self.server.cwd if self.level != "exec" else None,
+                cwd=cwd,
                 start_new_session=True,  # Ctrl-C is ours to handle, not the servers'
             )
         except OSError as error:
             self._log.close()
             ours.close()
-            raise Unfit(f"{command['python'][0]}: {error.strerror}") from error
+            raise Unfit(f"{self.python[0]}: {error.strerror}") from error
         finally:
             theirs.close()
             self._log.handed_over()
         asyncio.get_running_loop().add_reader(ours, self._readable)
-        ours.send(json.dumps({"level": self.level, **command}).encode())
+        await self.send(self.hello)
         try:
             answer = await asyncio.wait_for(self.up, timeout)
         except TimeoutError:
@@ -149,21 +147,18 @@ class Launcher:
             await self.stop()
             reason = answer.get("unfit", "it ended")
             raise Unfit(f"{reason}; its output:\n{output}" if answer.get("trace") or "unfit" not in answer else reason)
+        return answer
 
-    async def child(self) -> Child:
-        """A new process for one session. Raises WorldError."""
+    async def child(self, request: Mapping[str, Any]) -> Child:
+        """A new process, forked as `request` says. Raises WorldError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         tail = LogTail()
         loop = asyncio.get_running_loop()
         self._next += 1
-        message: dict[str, Any] = {"op": "fork", "id": self._next}
-        if self.level == "exec":
-            message["argv"] = self.server.command
-            message["cwd"] = self.server.cwd
-            message["env"] = allowed_environment(self.allow_env, self.server.env)
+        message = {**request, "op": "fork", "id": self._next}
         answer = self._asked[self._next] = loop.create_future()
         try:
-            await self._send(message, (theirs.fileno(), tail.write_fd))
+            await self.send(message, (theirs.fileno(), tail.write_fd))
             pid = await answer
         except BaseException:
             ours.close()
@@ -181,7 +176,7 @@ class Launcher:
             await asyncio.wait_for(asyncio.shield(child.ended), GRACE_S)
         except TimeoutError:
             if not self.dead:
-                await self._send({"op": "kill", "pid": child.pid}, ())
+                await self.send({"op": "kill", "pid": child.pid})
                 await child.ended
         finally:
             child.log.close()
@@ -203,7 +198,7 @@ class Launcher:
             process.wait()
         self._log.close()
 
-    async def _send(self, message: dict[str, Any], fds: tuple[int, ...]) -> None:
+    async def send(self, message: Mapping[str, Any], fds: tuple[int, ...] = ()) -> None:
         data = json.dumps(message).encode()
         extra = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         while not self.dead:
@@ -214,7 +209,7 @@ class Launcher:
                 await asyncio.sleep(0.002)
             except OSError:
                 self._fail("it ended")
-        raise WorldError("server_crashed", f"the launcher of server {self.server.name} ended")
+        raise WorldError("server_crashed", f"the launcher of {self.name} ended")
 
     def _readable(self) -> None:
         for _ in range(64):
@@ -255,7 +250,7 @@ class Launcher:
         self._socket.close()
         if not self.up.done():
             self.up.set_result({})
-        lost = WorldError("server_crashed", f"the launcher of server {self.server.name}: {reason}")
+        lost = WorldError("server_crashed", f"the launcher of {self.name}: {reason}")
         for answer in self._asked.values():
             if not answer.done():
                 answer.set_exception(lost)
@@ -267,6 +262,19 @@ class Launcher:
 
 class Unfit(Exception):
     """The server can't be run at the level asked for."""
+
+
+async def start_server(server: Server, level: str, allow_env: Sequence[str], timeout: float) -> Launcher:
+    """A launcher of `server` at `level`. Raises Unfit."""
+    name = f"server {server.name}"
+    if level == "exec":
+        launcher = Launcher(name, SERVER_SCRIPT, [sys.executable], {"level": level})
+        await launcher.start(allowed_environment((), {}), None, timeout)
+        return launcher
+    command = preloadable(server)
+    launcher = Launcher(name, SERVER_SCRIPT, command.pop("python"), {"level": level, **command})
+    await launcher.start(allowed_environment(allow_env, server.env), server.cwd, timeout)
+    return launcher
 
 
 def preloadable(server: Server) -> dict[str, Any]:

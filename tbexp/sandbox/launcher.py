@@ -16,187 +16,43 @@ writes a file, seeds or draws random numbers, or takes the time, before it is as
 
 from __future__ import annotations
 
-import array
 import ast
 import asyncio
-import atexit
 import contextlib
-import ctypes
 import datetime
 import gc
 import json
 import os
 import random
 import runpy
-import select
 import selectors
-import signal
-import socket
 import sys
 import threading
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import CodeType, FrameType, ModuleType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-PR_SET_PDEATHSIG = 1
-MAX_MESSAGE = 1 << 17
-LIBC = ctypes.CDLL(None, use_errno=True)
+def _load_nursery() -> Any:
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("tbexp_nursery", os.path.join(os.path.dirname(__file__), "nursery.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+if TYPE_CHECKING:
+    from tbexp.sandbox import nursery
+    from tbexp.sandbox.nursery import Control
+else:
+    nursery = _load_nursery()
 
 
 class Unfit(Exception):
     """The server cannot be forked at this level; the text says why."""
-
-
-# --- the socket to the sandbox -------------------------------------------------------------------------------------------
-
-
-class Control:
-    """The sandbox's socket: messages in with files attached, answers out."""
-
-    def __init__(self, fd: int):
-        self.socket = socket.socket(fileno=fd)
-        self.socket.setblocking(True)
-
-    def receive(self) -> tuple[dict[str, Any], list[int]] | None:
-        """The next message and its files; None when the sandbox is gone."""
-        try:
-            data, ancillary, _, _ = self.socket.recvmsg(MAX_MESSAGE, socket.CMSG_SPACE(16))
-        except ConnectionError:
-            return None
-        if not data:
-            return None
-        fds = array.array("i")
-        for level, kind, content in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
-        return json.loads(data), list(fds)
-
-    def send(self, message: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):
-            self.socket.send(json.dumps(message).encode()[:MAX_MESSAGE])
-
-
-class Nursery:
-    """Forks children on request, reaps them, and takes them along when the sandbox goes."""
-
-    def __init__(self, control: Control, start: Callable[[dict[str, Any]], None] | None):
-        """start: what a child does instead of returning from `serve`; None: it returns."""
-        self.control = control
-        self.start = start
-        self.children: set[int] = set()
-        self.pid = os.getpid()
-        self.woken, self.wake = os.pipe()
-        os.set_blocking(self.wake, False)
-
-    def serve(self) -> None:
-        """Answer requests for ever; returns in a forked child only."""
-        signal.signal(signal.SIGCHLD, self._on_child)
-        signal.signal(signal.SIGTERM, self._on_term)
-        poll = select.poll()
-        poll.register(self.control.socket, select.POLLIN)
-        poll.register(self.woken, select.POLLIN)
-        while True:
-            ready = {fd for fd, _ in poll.poll()}
-            if self.woken in ready:
-                os.read(self.woken, 4096)
-                self._reap()
-            if self.control.socket.fileno() not in ready:
-                continue
-            received = self.control.receive()
-            if received is None:
-                self._leave()
-            message, fds = received
-            if message["op"] == "fork" and self._fork(message, fds):
-                return
-            if message["op"] == "kill" and message["pid"] in self.children:
-                kill_group(message["pid"])
-
-    def _fork(self, message: dict[str, Any], fds: list[int]) -> bool:
-        """True in the child, whose standard files are then the given ones."""
-        try:
-            pid = os.fork()
-        except OSError as error:
-            self.control.send({"id": message["id"], "error": str(error)})
-            for fd in fds:
-                os.close(fd)
-            return False
-        if pid:
-            for fd in fds:
-                os.close(fd)
-            self.children.add(pid)
-            self.control.send({"id": message["id"], "pid": pid})
-            return False
-        try:
-            die_with(self.pid)
-            os.setpgid(0, 0)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            self.control.socket.close()
-            os.close(self.woken)
-            os.close(self.wake)
-            stream, log = fds
-            os.dup2(stream, 0)
-            os.dup2(stream, 1)
-            os.dup2(log, 2)
-            for fd in fds:
-                os.close(fd)
-            if self.start is not None:
-                self.start(message)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(127)
-        return True
-
-    def _on_child(self, signum: int, frame: FrameType | None) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.write(self.wake, b"x")
-
-    def _on_term(self, signum: int, frame: FrameType | None) -> None:
-        self._leave()
-
-    def _reap(self) -> None:
-        while self.children:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if not pid:
-                return
-            # What the child left running in its group has no one to serve any more.
-            kill_group(pid)
-            self.children.discard(pid)
-            self.control.send({"exit": pid, "status": os.waitstatus_to_exitcode(status)})
-
-    def _leave(self) -> NoReturn:
-        for pid in self.children:
-            kill_group(pid)
-        os._exit(0)
-
-
-def die_with(parent: int, signum: int = signal.SIGKILL) -> None:
-    """Let the kernel send `signum` when `parent`, which must be the parent process, ends."""
-    LIBC.prctl(PR_SET_PDEATHSIG, int(signum), 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(0)
-
-
-def kill_group(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-
-
-def leave(status: int) -> NoReturn:
-    """End a forked child without tearing the interpreter down, which would copy most of the shared memory."""
-    with contextlib.suppress(BaseException):
-        atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(BaseException):
-            stream.flush()
-    os._exit(status)
 
 
 def exit_status(error: SystemExit) -> int:
@@ -555,11 +411,11 @@ def serve_ready(command: dict[str, Any], control: Control) -> NoReturn:
         quiet_request_log()
         schemas = [tool.get(key) for tool in tools for key in ("inputSchema", "outputSchema")]
         remember_checked_schemas([schema for schema in schemas if schema])
-        nursery = Nursery(control, None)
+        born = nursery.Nursery(control, None)
         gc.collect()
         gc.freeze()
         control.send({"up": "ready"})
-        nursery.serve()
+        born.serve()
         forked = True
         asyncio._set_running_loop(loop)  # it is remembered per process
         loop._close_self_pipe()
@@ -589,7 +445,7 @@ def serve_ready(command: dict[str, Any], control: Control) -> NoReturn:
         traceback.print_exc()
         status = 1
     if forked:
-        leave(status)
+        nursery.leave(status)
     raise failure[0] if failure else Unfit("it ended, or read its input, without the mcp SDK's stdio transport")
 
 
@@ -669,13 +525,13 @@ def serve_import(command: dict[str, Any], control: Control) -> NoReturn:
         except BaseException:
             traceback.print_exc()
             status = 1
-        leave(status)
+        nursery.leave(status)
 
-    nursery = Nursery(control, start)
+    born = nursery.Nursery(control, start)
     gc.collect()
     gc.freeze()
     control.send({"up": "import"})
-    nursery.serve()
+    born.serve()
     raise AssertionError("a child came back")
 
 
@@ -697,7 +553,7 @@ def serve_exec(command: dict[str, Any], control: Control) -> NoReturn:
             os._exit(127)
 
     control.send({"up": "exec"})
-    Nursery(control, start).serve()
+    nursery.Nursery(control, start).serve()
     raise AssertionError("a child came back")
 
 
@@ -709,10 +565,7 @@ LEVELS: dict[str, Callable[[dict[str, Any], Control], NoReturn]] = {
 
 
 def main() -> NoReturn:
-    parent = int(sys.argv[2])
-    die_with(parent, signal.SIGTERM)
-    control = Control(int(sys.argv[1]))
-    os.set_inheritable(control.socket.fileno(), False)
+    control = nursery.connect()
     received = control.receive()
     if received is None:
         os._exit(0)

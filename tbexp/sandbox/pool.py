@@ -15,9 +15,9 @@ from typing import Any
 from tbexp.config.schema import SandboxConfig
 from tbexp.errors import Problem, UserError, WorldError
 from tbexp.interpret.messages import ToolSpec
-from tbexp.sandbox.launch import Child, Launcher, Unfit
+from tbexp.sandbox.launch import Child, Launcher, Unfit, start_server
 from tbexp.sandbox.mcp_client import Connection
-from tbexp.sandbox.servers import Server
+from tbexp.sandbox.servers import Server, allowed_environment
 from tbexp.sandbox.session import Limits, Session, list_tools
 
 log = logging.getLogger(__name__)
@@ -46,9 +46,10 @@ class Backend:
                 return self.launcher
             while True:
                 level = self.levels[0]
-                launcher = Launcher(self.server, level, self.config.allow_env)
                 try:
-                    await launcher.start(self.config.start_timeout_s)
+                    launcher = await start_server(
+                        self.server, level, self.config.allow_env, self.config.start_timeout_s
+                    )
                 except Unfit as error:
                     if level == "exec":
                         raise WorldError("server_init", f"no launcher for server {self.server.name}: {error}") from error
@@ -64,7 +65,11 @@ class Backend:
     async def connect(self) -> tuple[Connection, dict[str, ToolSpec]]:
         """A fresh process of this server, past the handshake, and its tools."""
         launcher = await self.running()
-        child = await launcher.child()
+        request: dict[str, Any] = {}
+        if self.levels[0] == "exec":
+            env = allowed_environment(self.config.allow_env, self.server.env)
+            request = {"argv": self.server.command, "cwd": self.server.cwd, "env": env}
+        child = await launcher.child(request)
         try:
             connection = await Connection.open(child.socket, self.server.name, child.describe_end)
         except BaseException:
@@ -75,10 +80,10 @@ class Backend:
         task.add_done_callback(self.ending.discard)
         timeout = self.config.start_timeout_s
         try:
-            if launcher.level != "ready":
+            if self.levels[0] != "ready":
                 await connection.handshake(timeout)
             # Forks of one image list the same tools; a process of its own may not.
-            if self.tools is None or launcher.level == "exec":
+            if self.tools is None or self.levels[0] == "exec":
                 self.tools = await list_tools(connection, timeout)
         except WorldError as error:
             connection.close()
@@ -139,7 +144,7 @@ class Sandbox:
 
     def levels(self) -> dict[str, str]:
         """How each server that was used is started: ready, import or exec."""
-        return {name: backend.launcher.level for name, backend in self._backends.items() if backend.launcher}
+        return {name: backend.levels[0] for name, backend in self._backends.items() if backend.launcher}
 
     def _known(self, server_config: Mapping[str, Any]) -> None:
         problems = []

@@ -1,0 +1,191 @@
+"""Forks processes on request: the part of the launcher and of the warm grader that both share, standard library only.
+
+It is loaded by path into interpreters that may know nothing of tbexp. Requests come over a SOCK_SEQPACKET socket as JSON
+with open files attached; answers and the exits of the children go back. Children end with their parent whatever happens:
+by the end of the socket, by SIGTERM, or by the kernel's parent-death signal.
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NoReturn
+
+PR_SET_PDEATHSIG = 1
+MAX_MESSAGE = 1 << 17
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+class Control:
+    """The sandbox's socket: messages in with files attached, answers out."""
+
+    def __init__(self, fd: int):
+        self.socket = socket.socket(fileno=fd)
+        self.socket.setblocking(True)
+
+    def receive(self) -> tuple[dict[str, Any], list[int]] | None:
+        """The next message and its files; None when the sandbox is gone."""
+        try:
+            data, ancillary, _, _ = self.socket.recvmsg(MAX_MESSAGE, socket.CMSG_SPACE(16))
+        except ConnectionError:
+            return None
+        if not data:
+            return None
+        fds = array.array("i")
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+        return json.loads(data), list(fds)
+
+    def send(self, message: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):
+            self.socket.send(json.dumps(message).encode()[:MAX_MESSAGE])
+
+
+class Nursery:
+    """Forks children on request, reaps them, and takes them along when the sandbox goes."""
+
+    def __init__(
+        self,
+        control: Control,
+        start: Callable[[dict[str, Any]], None] | None,
+        other: Callable[[dict[str, Any], list[int]], None] | None = None,
+    ):
+        """start: what a child does instead of returning from `serve`; None: it returns. other: takes unknown requests."""
+        self.control = control
+        self.start = start
+        self.other = other
+        self.children: set[int] = set()
+        self.pid = os.getpid()
+        self.woken, self.wake = os.pipe()
+        os.set_blocking(self.wake, False)
+
+    def serve(self) -> None:
+        """Answer requests for ever; returns in a forked child only."""
+        signal.signal(signal.SIGCHLD, self._on_child)
+        signal.signal(signal.SIGTERM, self._on_term)
+        poll = select.poll()
+        poll.register(self.control.socket, select.POLLIN)
+        poll.register(self.woken, select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in poll.poll()}
+            if self.woken in ready:
+                os.read(self.woken, 4096)
+                self._reap()
+            if self.control.socket.fileno() not in ready:
+                continue
+            received = self.control.receive()
+            if received is None:
+                self._leave()
+            message, fds = received
+            if message["op"] == "fork":
+                if self._fork(message, fds):
+                    return
+            elif message["op"] == "kill":
+                if message["pid"] in self.children:
+                    kill_group(message["pid"])
+            elif self.other is not None:
+                self.other(message, fds)
+
+    def _fork(self, message: dict[str, Any], fds: list[int]) -> bool:
+        """True in the child, whose standard files are then the given ones."""
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self.control.send({"id": message["id"], "error": str(error)})
+            for fd in fds:
+                os.close(fd)
+            return False
+        if pid:
+            for fd in fds:
+                os.close(fd)
+            self.children.add(pid)
+            self.control.send({"id": message["id"], "pid": pid})
+            return False
+        try:
+            die_with(self.pid)
+            os.setpgid(0, 0)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            self.control.socket.close()
+            os.close(self.woken)
+            os.close(self.wake)
+            stream, log = fds
+            os.dup2(stream, 0)
+            os.dup2(stream, 1)
+            os.dup2(log, 2)
+            for fd in fds:
+                os.close(fd)
+            if self.start is not None:
+                self.start(message)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(127)
+        return True
+
+    def _on_child(self, signum: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self.wake, b"x")
+
+    def _on_term(self, signum: int, frame: FrameType | None) -> None:
+        self._leave()
+
+    def _reap(self) -> None:
+        while self.children:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            # What the child left running in its group has no one to serve any more.
+            kill_group(pid)
+            self.children.discard(pid)
+            self.control.send({"exit": pid, "status": os.waitstatus_to_exitcode(status)})
+
+    def _leave(self) -> NoReturn:
+        for pid in self.children:
+            kill_group(pid)
+        os._exit(0)
+
+
+def die_with(parent: int, signum: int = signal.SIGKILL) -> None:
+    """Let the kernel send `signum` when `parent`, which must be the parent process, ends."""
+    LIBC.prctl(PR_SET_PDEATHSIG, int(signum), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def leave(status: int) -> NoReturn:
+    """End a forked child without tearing the interpreter down, which would copy most of the shared memory."""
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BaseException):
+            stream.flush()
+    os._exit(status)
+
+
+def connect() -> Control:
+    """The socket that our parent gave us as `argv[1]`, its own process id being `argv[2]`."""
+    die_with(int(sys.argv[2]), signal.SIGTERM)
+    control = Control(int(sys.argv[1]))
+    os.set_inheritable(control.socket.fileno(), False)
+    return control
