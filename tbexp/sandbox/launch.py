@@ -170,10 +170,10 @@ class Launcher:
             self._asked.pop(message["id"], None)
         return Child(pid, tail, ours, self._children[pid])
 
-    async def end(self, child: Child) -> None:
+    async def end(self, child: Child, grace_s: float = GRACE_S) -> None:
         """Wait for the end of a child whose input has ended; past the grace it is killed."""
         try:
-            await asyncio.wait_for(asyncio.shield(child.ended), GRACE_S)
+            await asyncio.wait_for(asyncio.shield(child.ended), grace_s)
         except TimeoutError:
             if not self.dead:
                 await self.send({"op": "kill", "pid": child.pid})

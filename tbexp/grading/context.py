@@ -1,0 +1,70 @@
+"""What a test gets to see: standard library only, since the grading process loads this file by its path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class Record(dict[str, Any]):
+    """A JSON object whose keys can also be read as attributes, as tests do with messages and tool calls."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def records(value: Any) -> Any:
+    """`value` with every object in it made a Record."""
+    if isinstance(value, Mapping):
+        return Record({key: records(item) for key, item in value.items()})
+    if isinstance(value, list | tuple):
+        return [records(item) for item in value]
+    return value
+
+
+@dataclass(slots=True)
+class TestContext:
+    """The end of one attempt, as thinkingbox-format.md 7.1 has it; all of it is JSON.
+
+    messages and the parts of tool_calls have the shapes of 6.1. effects and init_result are by server. What tests and
+    fixtures write into metadata ends in the verdict.
+    """
+
+    __test__ = False  # its name makes pytest think otherwise
+
+    response: str = ""
+    tool_direct_responses: list[str] = field(default_factory=list)
+    effects: dict[str, Any] = field(default_factory=dict)
+    tool_calls: list[Any] = field(default_factory=list)
+    messages: list[Any] = field(default_factory=list)
+    init_result: dict[str, Any] = field(default_factory=dict)
+    session_id: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def query(self) -> str:
+        """The first text of the user."""
+        return next((text for role, text in self._visible() if role == "user"), "")
+
+    def transcript(self, limit: int = 0) -> str:
+        """`User: ...` and `Assistant: ...` paragraphs; limit=n keeps the tail that holds n texts of the assistant."""
+        texts = self._visible()
+        if limit > 0:
+            assistant = [i for i, (role, _) in enumerate(texts) if role == "assistant"]
+            if len(assistant) > limit:
+                texts = texts[assistant[-limit] :]
+        return "\n\n".join(f"{role.capitalize()}: {text}" for role, text in texts)
+
+    def _visible(self) -> list[tuple[str, str]]:
+        found = []
+        for message in self.messages:
+            metadata = message.get("metadata") or {}
+            spoken = message.get("T") == "Text" and message.get("role") in ("user", "assistant")
+            if spoken and metadata.get("tag") != "think" and not metadata.get("is_dummy"):
+                found.append((message["role"], message["content"]))
+        return found

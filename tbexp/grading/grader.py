@@ -1,0 +1,257 @@
+"""Our side of grading: hands a test and the end of an attempt to a fresh process, answers its judge calls, reads the verdict.
+
+Decided here: time, and what a grading that does not end well is called. What the test's outcome means is decided in worker.py.
+Time that the judge takes is not the test's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from tbexp.config.schema import SandboxConfig
+from tbexp.errors import WorldError
+from tbexp.grading.context import TestContext
+from tbexp.sandbox.launch import Child, Launcher, Unfit
+from tbexp.sandbox.servers import allowed_environment
+
+log = logging.getLogger(__name__)
+
+SCRIPT = Path(__file__).with_name("worker.py")
+MAX_FRAME = 1 << 28
+GRADERS = 32  # gradings at once
+CODES = 2000  # tests that the warm process is taken to hold; it keeps a few more
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a test decided. With a system error it decided nothing: passed is None and reward 0.
+
+    passed: the reward is 1 (a test that returns None has reward 1). line, line_content: the innermost line of the test that
+    its exception passed. message: the assertion's text or the exception. metadata: what the test and its fixtures wrote, and
+    `judge_motivation`, the judge's decisions or None.
+    """
+
+    passed: bool | None
+    reward: float
+    system_error: WorldError | None = None
+    line: int | None = None
+    message: str = ""
+    prints: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    line_content: str = ""
+
+
+class Judge(Protocol):
+    """Answers a judge's question. An attribute `style` of "motivation" makes tests ask for a reason too."""
+
+    async def ask(self, system: str, user: str) -> str: ...
+
+
+class Grader:
+    """A warm process that forks one process per grading; see `open_grader`."""
+
+    def __init__(self, config: SandboxConfig):
+        self.config = config
+        self._launcher: Launcher | None = None
+        self._starting = asyncio.Lock()
+        self._places = asyncio.Semaphore(GRADERS)
+        self._seen: dict[str, int] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def grade(
+        self,
+        test_code: str,
+        context: TestContext,
+        *,
+        judge: Judge | None = None,
+        fixtures: Mapping[str, Any] | None = None,
+    ) -> Verdict:
+        """The verdict of one test. Never raises for what the test, the judge or the process does.
+
+        fixtures: by name, each a mapping with `type` and arguments, or an object that has `type` and `arguments`. An empty
+        test_code means no grading: passed with reward 1.
+        """
+        if not test_code.strip():
+            return Verdict(True, 1.0)
+        async with self._places:
+            try:
+                return await self._grade(test_code, context, judge, fixtures or {})
+            except WorldError as error:
+                return Verdict(None, 0.0, error)
+
+    async def _grade(
+        self, test_code: str, context: TestContext, judge: Judge | None, fixtures: Mapping[str, Any]
+    ) -> Verdict:
+        launcher = await self._running()
+        key = hashlib.blake2b(test_code.encode(), digest_size=16).hexdigest()
+        known = await self._known(launcher, key, test_code)
+        child = await launcher.child({"hash": key})
+        request = {
+            "code": None if known else test_code,
+            "context": {f.name: getattr(context, f.name) for f in dataclasses.fields(context)},
+            "judge_style": getattr(judge, "style", "legacy"),
+            "fixtures": {name: plain_fixture(fixture) for name, fixture in fixtures.items()},
+        }
+        reader, writer = await asyncio.open_unix_connection(sock=child.socket, limit=1 << 20)
+        talk = _Talk(reader, writer, self.config.grade_timeout_s, judge)
+        try:
+            await talk.send(request)
+            return await talk.verdict(child)
+        finally:
+            writer.transport.abort()
+            task = asyncio.create_task(launcher.end(child, 0.0 if talk.late else 2.0))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    async def _known(self, launcher: Launcher, key: str, test_code: str) -> bool:
+        """Whether the warm process holds the compiled test; it is told a test when it is seen a second time."""
+        count = self._seen[key] = self._seen.pop(key, 0) + 1
+        if len(self._seen) > CODES:
+            self._seen.pop(next(iter(self._seen)))
+        if count < 2:
+            return False
+        if count == 2:
+            fd = os.memfd_create("test")
+            try:
+                with open(fd, "wb", closefd=False) as file:
+                    file.write(test_code.encode())
+                await launcher.send({"op": "compile", "hash": key}, (fd,))
+            finally:
+                os.close(fd)
+        return True
+
+    async def _running(self) -> Launcher:
+        if self._launcher is not None and not self._launcher.dead:
+            return self._launcher
+        async with self._starting:
+            if self._launcher is not None and not self._launcher.dead:
+                return self._launcher
+            self._seen.clear()
+            hello = {
+                "path": sys.path,
+                "memory_mib": self.config.grade_memory_mib,
+                "seconds": self.config.grade_timeout_s,
+            }
+            launcher = Launcher("the grader", SCRIPT, [sys.executable], hello)
+            env = allowed_environment(self.config.allow_env, {})
+            try:
+                answer = await launcher.start(env, None, self.config.start_timeout_s)
+            except Unfit as error:
+                raise WorldError("grader_crashed", f"the grader does not start: {error}") from error
+            if answer.get("network"):
+                log.warning("tests can reach the network: it cannot be taken from them here (%s)", answer["network"])
+            self._launcher = launcher
+            return launcher
+
+    async def close(self) -> None:
+        if self._ending:
+            await asyncio.wait(set(self._ending))
+        if self._launcher is not None:
+            await self._launcher.stop()
+
+
+class _Talk:
+    """One grading's conversation with its process."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float, judge: Judge | None
+    ):
+        self.reader = reader
+        self.writer = writer
+        self.left = seconds
+        self.seconds = seconds
+        self.judge = judge
+        self.late = False
+
+    async def send(self, message: Mapping[str, Any]) -> None:
+        data = json.dumps(message).encode()
+        self.writer.write(len(data).to_bytes(8, "big") + data)
+
+    async def receive(self) -> dict[str, Any]:
+        size = int.from_bytes(await self.reader.readexactly(8), "big")
+        if size > MAX_FRAME:
+            raise WorldError("grader_crashed", f"the test's process sent {size} bytes at once")
+        message: dict[str, Any] = json.loads(await self.reader.readexactly(size))
+        return message
+
+    async def verdict(self, child: Child) -> Verdict:
+        judge_error: WorldError | None = None
+        while True:
+            start = time.monotonic()
+            try:
+                message = await asyncio.wait_for(self.receive(), self.left)
+            except TimeoutError:
+                self.late = True
+                raise WorldError("grader_timeout", f"the test did not end within {self.seconds:g} s") from None
+            except (asyncio.IncompleteReadError, ConnectionError):
+                raise await _died(child, self.seconds) from None
+            self.left -= time.monotonic() - start
+            if "ask" in message:
+                try:
+                    if self.judge is None:
+                        raise WorldError("judge", "the test asks a judge, and none is configured")
+                    answer = {"answer": await self.judge.ask(*message["ask"])}
+                except Exception as error:
+                    text = error.message if isinstance(error, WorldError) else f"{type(error).__name__}: {error}"
+                    judge_error = WorldError("judge", text)
+                    answer = {"error": text}
+                await self.send(answer)
+                continue
+            return _read(message["verdict"], judge_error)
+
+
+def _read(verdict: Mapping[str, Any], judge_error: WorldError | None) -> Verdict:
+    error = verdict.get("error")
+    system_error = WorldError(error["kind"], error["message"]) if error else None
+    # A test that swallows the judge's failure has judged nothing.
+    system_error = judge_error or system_error
+    decided = system_error is None
+    return Verdict(
+        passed=bool(verdict["passed"]) if decided else None,
+        reward=float(verdict["reward"]) if decided else 0.0,
+        system_error=system_error,
+        line=verdict.get("line"),
+        message=verdict.get("message", "") if decided else str(system_error.message if system_error else ""),
+        prints=verdict.get("prints", ""),
+        metadata=verdict.get("metadata", {}),
+        line_content=verdict.get("line_content", ""),
+    )
+
+
+async def _died(child: Child, seconds: float) -> WorldError:
+    """What a process that ended without a verdict died of."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(child.ended), 1.0)
+    status = child.ended.result() if child.ended.done() else None
+    if status == -24:  # SIGXCPU
+        return WorldError("grader_timeout", f"the test used more than {seconds:g} s of CPU")
+    return WorldError("grader_crashed", f"the test's process ended without a verdict{child.describe_end()}")
+
+
+def plain_fixture(fixture: Any) -> dict[str, Any]:
+    if isinstance(fixture, Mapping):
+        return dict(fixture)
+    return {"type": fixture.type, **dict(fixture.arguments)}
+
+
+@asynccontextmanager
+async def open_grader(config: SandboxConfig) -> AsyncIterator[Grader]:
+    """A grader; its warm process starts with the first grading and ends with the context."""
+    grader = Grader(config)
+    try:
+        yield grader
+    finally:
+        await grader.close()

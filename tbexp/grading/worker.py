@@ -1,0 +1,390 @@
+"""The warm grader: forks one process per grading and runs a test in it. Standalone, standard library only.
+
+Decided here: what separates a failed test from a broken one.
+
+- The test returns None, True or 1: passed. False, or a number in [0, 1) : failed, with that reward. Another value: broken.
+- It raises AssertionError: failed.
+- Its own code raises another exception while it reads what the agent left (the innermost frame, standard library aside, is
+  in the test): failed. A missing name or module, an operating-system error, memory or recursion are broken all the same.
+- Anything from elsewhere (fixtures, judge, import, syntax, time, memory, a process that dies): broken.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import ctypes
+import gc
+import importlib
+import inspect
+import io
+import json
+import mmap
+import os
+import resource
+import sys
+import sysconfig
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from types import CodeType, ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+TEST_FILE = "<test>"
+PRINTS = 20_000  # characters kept of what a test prints
+CODES = 2048  # compiled tests kept
+CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
+BROKEN_TYPES = (NameError, ImportError, SyntaxError, MemoryError, RecursionError, OSError, NotImplementedError)
+USUAL_IMPORTS = ("collections", "copy", "datetime", "decimal", "difflib", "functools", "hashlib", "itertools", "math",
+                 "random", "re", "statistics", "string", "typing", "unicodedata", "zoneinfo")  # fmt: skip
+
+
+def load(name: str, file: str) -> Any:
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location(name, os.path.join(os.path.dirname(os.path.abspath(__file__)), file))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+if TYPE_CHECKING:
+    from tbexp.grading import context, judging
+    from tbexp.sandbox import nursery
+else:
+    nursery = load("tbexp_nursery", "../sandbox/nursery.py")
+    context = load("tbexp_context", "context.py")
+    judging = load("tbexp_judging", "judging.py")
+
+
+class Broken(Exception):
+    """The test could not decide; kind and message of the system error."""
+
+    def __init__(self, kind: str, message: str):
+        self.kind = kind
+        self.message = message
+        super().__init__(message)
+
+
+# --- what test code may import ------------------------------------------------------------------------------------------
+
+
+def install_names() -> None:
+    """The modules of the reference framework that tests import, made of ours."""
+    names: dict[str, dict[str, Any]] = {
+        "thinkingbox": {},
+        "thinkingbox.common": {"TestContext": context.TestContext, "Judge": judging.Judge},
+        "thinkingbox.common.rubrics_judge": {"Rubric": judging.Rubric, "RubricsJudge": judging.RubricsJudge},
+        "thinkingbox.fixtures": {"RubricsJudge": judging.RubricsJudge},
+    }
+    for name, content in names.items():
+        module = ModuleType(name)
+        module.__path__ = []
+        module.__dict__.update(content)
+        sys.modules[name] = module
+        parent, _, last = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], last, module)
+
+
+# --- limits -------------------------------------------------------------------------------------------------------------
+
+
+def block_network() -> str:
+    """Leave the network behind; the reason why not, or nothing."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    uid, gid = os.getuid(), os.getgid()
+    if libc.unshare(CLONE_NEWNET) == 0:
+        return ""
+    if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
+        return os.strerror(ctypes.get_errno())
+    for file, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        with contextlib.suppress(OSError), open(f"/proc/self/{file}", "w") as out:
+            out.write(text)
+    return ""
+
+
+def limit(memory_mib: int, seconds: float) -> None:
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * mmap.PAGESIZE
+    memory = used + memory_mib * 1024 * 1024
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    cpu = int(seconds) + 2
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+class Bounded(io.TextIOBase):
+    """Keeps the beginning of what is written."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.lost = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        kept = text[: PRINTS - len(self.text)]
+        self.text += kept
+        self.lost += len(text) - len(kept)
+        return len(text)
+
+    def content(self) -> str:
+        return f"{self.text}\n[cut here: {self.lost} characters are not shown]" if self.lost else self.text
+
+
+# --- one grading --------------------------------------------------------------------------------------------------------
+
+
+class Channel:
+    """Length-prefixed JSON with the parent."""
+
+    def __init__(self, fd: int):
+        self.file = open(fd, "r+b", buffering=0, closefd=False)
+
+    def receive(self) -> Any:
+        return json.loads(self._exactly(int.from_bytes(self._exactly(8), "big")))
+
+    def _exactly(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            part = self.file.read(size - len(data))
+            if not part:
+                os._exit(0)  # nobody is waiting
+            data += part
+        return bytes(data)
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        data = json.dumps(message, default=str).encode()
+        view = memoryview(len(data).to_bytes(8, "big") + data)
+        while view:
+            view = view[self.file.write(view) :]
+
+
+def grade(request: Mapping[str, Any], known: tuple[CodeType, str] | None, channel: Channel) -> dict[str, Any]:
+    """Run the test; the verdict as JSON."""
+    prints = Bounded()
+    x = context.TestContext(**request["context"])
+    x.messages, x.tool_calls = context.records(x.messages), context.records(x.tool_calls)
+
+    def ask(system: str, user: str) -> str:
+        channel.send({"ask": [system, user]})
+        answer = channel.receive()
+        if "error" in answer:
+            raise judging.JudgeError(answer["error"])
+        return str(answer["answer"])
+
+    judge = judging.Judge(ask, request["judge_style"])
+    source = known[1] if known else request["code"]
+    verdict: dict[str, Any] = {"passed": None, "reward": 0.0, "error": None, "line": None, "line_content": "", "message": ""}
+    try:
+        with contextlib.redirect_stdout(prints), contextlib.redirect_stderr(prints):
+            verdict |= run(known[0] if known else None, source, x, judge, request["fixtures"])
+    except Broken as error:
+        verdict["error"] = {"kind": error.kind, "message": error.message}
+        verdict |= place(error.__cause__ or error, source)
+    verdict["prints"] = prints.content()
+    verdict["metadata"] = {**x.metadata, "judge_motivation": judge.decisions or None}
+    return verdict
+
+
+def run(code: CodeType | None, source: str, x: Any, judge: Any, fixtures: Mapping[str, Any]) -> dict[str, Any]:
+    """Passed, reward, line and message of a test that decides; raises Broken for one that does not."""
+    names: dict[str, Any] = {"__name__": "__test__", "__builtins__": builtins}
+    try:
+        exec(code if code is not None else compile(source, TEST_FILE, "exec"), names)
+    except BaseException as error:
+        raise Broken("test_code", f"the test file does not load: {describe(error)}") from error
+    test = names.get("__tb_test_fn")
+    if not callable(test):
+        raise Broken("test_code", "the test file binds no `__tb_test_fn`")
+    with contextlib.ExitStack() as stack:
+        arguments = build_fixtures(test, x, judge, fixtures, stack)
+        try:
+            value = test(**arguments)
+        except BaseException as error:
+            if not fails(error):
+                raise Broken(kind_of(error), describe(error)) from error
+            return {"passed": False, "reward": 0.0, "message": describe(error), **place(error, source)}
+        try:
+            stack.close()
+        except BaseException as error:
+            raise Broken("fixture", f"a fixture does not close: {describe(error)}") from error
+    if value is None:
+        return {"passed": True, "reward": 1.0}
+    if isinstance(value, bool | int | float) and 0 <= value <= 1:
+        return {"passed": value >= 1, "reward": float(value), "message": "" if value >= 1 else f"the test returned {value!r}"}
+    raise Broken("test_code", f"the test returned {value!r:.200}, which is no number from 0 to 1")
+
+
+def build_fixtures(
+    test: Callable[..., Any], x: Any, judge: Any, fixtures: Mapping[str, Any], stack: contextlib.ExitStack
+) -> dict[str, Any]:
+    """The arguments of the test: x, judge and the fixtures it names, each built once, after those it needs itself."""
+    built: dict[str, Any] = {"x": x, "judge": judge}
+    building: list[str] = []
+
+    def value(name: str) -> Any:
+        if name in built:
+            return built[name]
+        if name in building:
+            raise Broken("fixture", f"fixtures need each other: {' -> '.join([*building[building.index(name):], name])}")
+        if name not in fixtures:
+            raise Broken("fixture", f"there is no fixture `{name}`; declared are: {', '.join(fixtures) or 'none'}")
+        building.append(name)
+        given = dict(fixtures[name])
+        try:
+            make = imported(str(given.pop("type")))
+            injected = {parameter: value(parameter) for parameter in needed(make) if parameter not in given}
+            made = make(**given, **injected)
+            if hasattr(made, "__enter__") and hasattr(made, "__exit__"):
+                made = stack.enter_context(made)
+        except Broken:
+            raise
+        except BaseException as error:
+            raise Broken("fixture", f"fixture `{name}`: {describe(error)}") from error
+        building.pop()
+        built[name] = made
+        return made
+
+    arguments = {name: value(name) for name in positional(test)}
+    accepts_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(test).parameters.values())
+    for name in ("x", "judge"):
+        if name not in arguments and not accepts_any:
+            raise Broken("test_code", f"the test does not take `{name}`")
+        arguments[name] = built[name]
+    return arguments
+
+
+def positional(test: Callable[..., Any]) -> list[str]:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in inspect.signature(test).parameters.values() if p.kind in kinds]
+
+
+def needed(make: Callable[..., Any]) -> list[str]:
+    """The parameters without a default."""
+    try:
+        parameters = inspect.signature(make).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in parameters if p.kind in kinds and p.default is p.empty]
+
+
+def imported(path: str) -> Callable[..., Any]:
+    module, _, name = path.rpartition(".")
+    found = getattr(importlib.import_module(module), name)
+    if not callable(found):
+        raise TypeError(f"{path} cannot be called")
+    return found  # type: ignore[no-any-return]
+
+
+# --- whose fault an exception is -----------------------------------------------------------------------------------------
+
+LIBRARY = tuple({os.path.realpath(sysconfig.get_paths()[key]) + os.sep for key in ("stdlib", "platstdlib")})
+PACKAGES = tuple({os.path.realpath(sysconfig.get_paths()[key]) + os.sep for key in ("purelib", "platlib")})
+
+
+def fails(error: BaseException) -> bool:
+    """Whether the exception of a test means that the agent failed."""
+    if isinstance(error, AssertionError):
+        return True
+    if isinstance(error, BROKEN_TYPES) or not isinstance(error, Exception):
+        return False
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename == TEST_FILE:
+            return True
+        path = os.path.realpath(frame.filename)
+        passed_on = path.startswith(LIBRARY) and not path.startswith(PACKAGES)
+        # Our Record stands for a plain object: a missing key is the reader's.
+        if not passed_on and not frame.filename.startswith("<frozen") and frame.filename != context.__file__:
+            return False
+    return False
+
+
+def kind_of(error: BaseException) -> str:
+    if isinstance(error, judging.JudgeError):
+        return "judge"
+    if isinstance(error, MemoryError):
+        return "grader_memory"
+    return "test_code"
+
+
+def describe(error: BaseException) -> str:
+    text = str(error)[:2000]
+    if isinstance(error, AssertionError):
+        return text or "assertion failed"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def place(error: BaseException, source: str) -> dict[str, Any]:
+    """Number and text of the innermost line of the test that the exception passed."""
+    line = None
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename == TEST_FILE:
+            line = frame.lineno
+    if line is None and isinstance(error, SyntaxError) and error.filename == TEST_FILE:
+        line = error.lineno
+    lines = source.splitlines()
+    text = lines[line - 1].strip()[:500] if line is not None and 0 < line <= len(lines) else ""
+    return {"line": line, "line_content": text}
+
+
+# --- the warm process ---------------------------------------------------------------------------------------------------
+
+
+def main() -> NoReturn:
+    control = nursery.connect()
+    received = control.receive()
+    if received is None:
+        os._exit(0)
+    hello = received[0]
+    sys.path[:] = hello["path"]
+    install_names()
+    for name in USUAL_IMPORTS:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    codes: OrderedDict[str, tuple[CodeType, str]] = OrderedDict()
+
+    def compile_ahead(message: dict[str, Any], fds: list[int]) -> None:
+        """Compile, never run, a test that was seen a second time: its further gradings need not."""
+        with os.fdopen(fds[0], "rb") as file:
+            file.seek(0)
+            source = file.read().decode()
+        with contextlib.suppress(Exception):
+            codes[message["hash"]] = (compile(source, TEST_FILE, "exec"), source)
+            if len(codes) > CODES:
+                codes.popitem(last=False)
+            gc.freeze()
+
+    def start(message: dict[str, Any]) -> NoReturn:
+        fd = os.dup(0)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(2, 1)
+        channel = Channel(fd)
+        request = channel.receive()
+        limit(hello["memory_mib"], hello["seconds"])
+        known = codes.get(message["hash"])
+        if known is None and request["code"] is None:
+            channel.send({"verdict": None})
+        try:
+            verdict = grade(request, known, channel)
+        except MemoryError:
+            verdict = {"error": {"kind": "grader_memory", "message": f"the test needs more than {hello['memory_mib']} MiB"}}
+        channel.send({"verdict": verdict})
+        os._exit(0)
+
+    born = nursery.Nursery(control, start, compile_ahead)
+    network = block_network()
+    gc.collect()
+    gc.freeze()
+    control.send({"up": "grader", "network": network})
+    born.serve()
+    raise AssertionError("a child came back")
+
+
+if __name__ == "__main__":
+    main()
