@@ -1,0 +1,197 @@
+"""verl's agent loop that runs our episode: the same attempt loop as probe and evaluate, on the tokens verl trains on.
+
+Decided here:
+- What an attempt hands to verl: the episode's own token ids, a mask that is 1 on the policy's tokens only, their
+  log-probabilities, and the reward of the verdict, so no reward manager computes it again.
+- An attempt that ends as a system error is run again in place, on a fresh backend, up to `RETRIES` times. If it still fails
+  the loop raises, verl marks the group failed, and `refill` replaces it: it is never scored, padded or trained on.
+- Prompts are never cut: one that does not fit is an error.
+
+The episode itself is `tbexp.episode`'s, sampling the rollout backend's, and which groups are used `refill`'s.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import time
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
+
+from tbexp.config.schema import Sampling
+from tbexp.errors import WorldError
+
+log = logging.getLogger(__name__)
+
+RETRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One finished attempt. Token lists have equal length; `seconds` per part; `note` goes into metrics."""
+
+    tokens: list[int]
+    mask: list[int]
+    logprobs: list[float]
+    prompt_length: int
+    reward: float
+    turns: int
+    finish_reason: str
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    token_ids: list[int]
+    logprobs: list[float] | None
+    finish: str
+
+
+class Generator:
+    """`generate` of a token policy over verl's server manager; notes the seconds and the weights' versions it met."""
+
+    def __init__(self, server_manager: Any, *, sticky: bool):
+        self._server_manager = server_manager
+        self._sticky = sticky
+        self.seconds = 0.0
+        self.versions: list[int] = []
+
+    async def __call__(
+        self, ids: list[int], *, max_tokens: int, session: str, seed: int, sampling: Sampling
+    ) -> Generated:
+        started = time.monotonic()
+        params = {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "repetition_penalty": 1.0,
+            "logprobs": True,
+            "max_tokens": max_tokens,
+            "seed": seed,
+        }
+        # Only our own server takes the conversation's name along; vLLM finds the prefix by its tokens.
+        extra = {"session": session} if self._sticky else {}
+        output = await self._server_manager.generate(
+            request_id=session, prompt_ids=list(ids), sampling_params=params, **extra
+        )
+        self.seconds += time.monotonic() - started
+        if (version := output.extra_fields.get("global_steps")) is not None:
+            self.versions.append(int(version))
+        finish = "length" if len(output.token_ids) >= max_tokens and output.stop_reason != "stop" else "stop"
+        return Generated(list(output.token_ids), output.log_probs, finish)
+
+
+def attempt_seed(seed: int, kind: str, draw: int, session: int, retry: int) -> int:
+    """One seed per attempt, the same in every run with the same config and in a resumed one."""
+    digest = hashlib.sha256(f"{seed}/{kind}/{draw}/{session}/{retry}".encode()).digest()
+    return int.from_bytes(digest[:4], "big")
+
+
+class AttemptLoop(AgentLoopBase):  # type: ignore[misc]
+    """Everything but the episode: retries, seeds, and the shape verl wants. `plan`: the run's input file."""
+
+    def __init__(self, *args: Any, plan: str, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.plan_file = Path(plan)
+        self.plan: dict[str, Any] = read_plan(plan)
+        self.session = self.retry = 0
+
+    @abstractmethod
+    async def play(self, task: str, *, seed: int, generate: Generator, sampling: Sampling) -> Played:
+        """One attempt at `task`. Raises WorldError when the world failed."""
+
+    async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
+        task, draw, session = str(row["task"]), int(row["draw"]), int(row["session_id"])
+        kind = str(row["data_source"])
+        sampling = Sampling(
+            temperature=sampling_params["temperature"],
+            top_p=sampling_params["top_p"],
+            top_k=sampling_params["top_k"],
+            max_tokens=self.plan["max_tokens"],
+        )
+        for retry in range(RETRIES + 1):
+            generate = Generator(self.server_manager, sticky=self.rollout_config.name == "transformers")
+            seed = attempt_seed(self.plan["seed"], kind, draw, session, retry)
+            self.session, self.retry = session, retry
+            try:
+                played = await self.play(task, seed=seed, generate=generate, sampling=sampling)
+            except WorldError as error:
+                note_failure(self.plan_file.with_name("failures.jsonl"), task, error, last=retry == RETRIES)
+                log.warning("%s attempt %s ended as a system error (%s), try %s", task, session, error, retry + 1)
+                if retry == RETRIES:
+                    raise
+                continue
+            except Exception as error:
+                note_failure(self.plan_file.with_name("failures.jsonl"), task, error, last=True)
+                raise
+            return self._output(played, generate, task=task, draw=draw, retried=retry)
+        raise AssertionError("unreachable")
+
+    def _output(self, played: Played, generate: Generator, *, task: str, draw: int, retried: int) -> AgentLoopOutput:
+        start, end = played.prompt_length, last_produced(played.mask) + 1
+        limit = self.rollout_config.prompt_length
+        if start > limit or end - start > self.rollout_config.response_length:
+            raise ValueError(
+                f"{task}: prompt {start} and response {end - start} tokens, "
+                f"allowed {limit} and {self.rollout_config.response_length}"
+            )
+        if end <= start:
+            raise ValueError(f"{task}: the policy produced no token")
+        seconds = {**played.seconds, "generation": generate.seconds}
+        note = {
+            "task": task,
+            "draw": draw,
+            "reward": played.reward,
+            "finish_reason": played.finish_reason,
+            "turns": played.turns,
+            "retried": retried,
+            "seconds": seconds,
+        }
+        versions = generate.versions or [-1]
+        return AgentLoopOutput(
+            prompt_ids=played.tokens[:start],
+            response_ids=played.tokens[start:end],
+            response_mask=played.mask[start:end],
+            response_logprobs=played.logprobs[start:end],
+            reward_score=played.reward,
+            num_turns=played.turns,
+            metrics=AgentLoopMetrics(
+                generate_sequences=generate.seconds,
+                tool_calls=seconds.get("tools", 0.0),
+                compute_score=seconds.get("grading", 0.0),
+            ),
+            extra_fields={
+                "attempt": note,
+                "reward_extra_info": {},
+                "min_global_steps": min(versions),
+                "max_global_steps": max(versions),
+            },
+        )
+
+
+def last_produced(mask: list[int]) -> int:
+    """Index of the policy's last token; what the environment said after it trains nothing. -1: there is none."""
+    return next((i for i in range(len(mask) - 1, -1, -1) if mask[i]), -1)
+
+
+def read_plan(file: str) -> dict[str, Any]:
+    plan: dict[str, Any] = json.loads(Path(file).read_text())
+    return plan
+
+
+def note_failure(file: Path, task: str, error: BaseException, *, last: bool) -> None:
+    """Ray strips exception types on the way up, so what failed is written down where it failed: one line, one write."""
+    kind = error.kind if isinstance(error, WorldError) else type(error).__name__
+    message = error.message if isinstance(error, WorldError) else str(error)
+    line = json.dumps({"task": task, "kind": kind, "message": message[:2000], "last": last}) + "\n"
+    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.write(handle, line.encode())
+    finally:
+        os.close(handle)

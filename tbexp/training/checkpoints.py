@@ -1,0 +1,95 @@
+"""Which checkpoints are whole, which one a run goes on from, which are kept, and which is chosen. Files only, no torch.
+
+verl writes shards, optimiser, data state and, last, a tracker file; killed in between, it leaves a folder that looks like a
+checkpoint. Decided here: a checkpoint is whole when its manifest, written after all of verl's files, lists files that all
+have their size. A run goes on from the newest whole one whose step has its metrics row: verl logs a step after saving it,
+so going on from one without a row would lose that row for good.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    step: int
+    folder: Path
+    fault: str = ""  # why it is torn; "": it is whole
+
+
+def write_manifest(folder: Path, step: int) -> None:
+    """Lists every file of a finished checkpoint with its size, and appears at once or not at all."""
+    files = {str(p.relative_to(folder)): p.stat().st_size for p in sorted(folder.rglob("*")) if p.is_file()}
+    temporary = folder / f"{MANIFEST}.new"
+    with temporary.open("w") as out:
+        json.dump({"step": step, "files": files}, out)
+        out.flush()
+        os.fsync(out.fileno())
+    temporary.rename(folder / MANIFEST)
+
+
+def fault(folder: Path) -> str:
+    """Why this folder is no whole checkpoint; "" when it is one."""
+    try:
+        files: dict[str, int] = json.loads((folder / MANIFEST).read_text())["files"]
+    except FileNotFoundError:
+        return "it was not written to the end"
+    except (ValueError, KeyError):
+        return "its manifest cannot be read"
+    for name, size in files.items():
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != size:
+            return f"{name} has {path.stat().st_size} of {size} bytes"
+    return ""
+
+
+def found(root: Path) -> list[Checkpoint]:
+    """All checkpoints below `root`, whole or torn, oldest first."""
+    folders = {}
+    for path in root.glob("global_step_*"):
+        if path.is_dir() and (match := re.fullmatch(r"global_step_(\d+)", path.name)):
+            folders[int(match[1])] = path
+    return [Checkpoint(step, folders[step], fault(folders[step])) for step in sorted(folders)]
+
+
+def resume_point(root: Path, logged: Collection[int]) -> tuple[Checkpoint | None, list[str]]:
+    """The checkpoint to go on from and a sentence for each newer one that is passed over.
+
+    logged: steps whose metrics row is there.
+    """
+    skipped = []
+    for checkpoint in reversed(found(root)):
+        why = checkpoint.fault or ("" if checkpoint.step in logged else "its step was not recorded to the end")
+        if not why:
+            return checkpoint, skipped
+        skipped.append(f"checkpoint of step {checkpoint.step} is skipped: {why}")
+    return None, skipped
+
+
+def best_step(validation: Mapping[int, float]) -> int | None:
+    """The step with the best validation figure, the later of equal ones; step 0 is the base model and not a choice."""
+    steps = [s for s in validation if s > 0]
+    return max(steps, key=lambda s: (validation[s], s)) if steps else None
+
+
+def expendable(steps: Collection[int], *, keep: int, best: int | None) -> list[int]:
+    """Steps whose checkpoints may go: all but the newest `keep` and the best so far."""
+    newest = sorted(steps)[-keep:]
+    return [s for s in sorted(steps) if s not in newest and s != best]
+
+
+def remove(checkpoint: Path) -> None:
+    """Torn before gone: the manifest goes first, so a removal that is cut short leaves no half that looks whole."""
+    (checkpoint / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(checkpoint)

@@ -1,0 +1,103 @@
+"""The process that runs verl: `python -m tbexp.training.driver PLAN PARENT_PID`, started by `run`.
+
+Decided here: it dies with its parent; Ray runs on loopback with a temp folder of its own and none of verl's runtime
+environment (all of it is in the process environment, so Ray's prestarted workers, which import verl while the driver does,
+fit every actor that verl asks for); how it ended is written to `outcome.json`, since exit codes do not carry messages.
+What verl is told is the plan's, written by `run`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from tbexp.errors import UserError, WorldFailure
+
+log = logging.getLogger(__name__)
+
+
+def die_with_parent(parent: int) -> None:
+    """SIGKILL when the parent goes (Linux), also if it is gone already. Ray's processes are tied to this one alike."""
+    pr_set_pdeathsig = 1
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def start_ray(settings: dict[str, Any]) -> None:
+    import ray
+
+    if settings.get("address"):
+        ray.init(address=settings["address"], log_to_driver=True)
+        return
+    ray.init(
+        address="local",
+        num_cpus=settings["num_cpus"],
+        num_gpus=settings["num_gpus"],
+        include_dashboard=False,
+        object_store_memory=settings["object_store_bytes"],
+        log_to_driver=True,
+        logging_level=logging.WARNING,
+        _temp_dir=settings["temp"],
+        _node_ip_address="127.0.0.1",
+    )
+
+
+def train(plan: dict[str, Any]) -> None:
+    import ray
+
+    start_ray(plan["ray"])
+    try:
+        from hydra import compose, initialize_config_module
+        from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
+        from verl.trainer.ppo.utils import need_critic, need_reference_policy
+        from verl.utils.config import validate_config
+        from verl.utils.device import auto_set_device
+
+        with initialize_config_module("verl.trainer.config", version_base=None):
+            config = compose("ppo_trainer", overrides=plan["overrides"])
+        auto_set_device(config)
+        validate_config(
+            config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
+        )
+        run_ppo(config, TaskRunnerV1)
+    finally:
+        ray.shutdown()
+
+
+def outcome_of(error: BaseException | None) -> dict[str, str]:
+    """status: done, user, world or failed. Ray's wrapper of a remote error is an instance of the error's own class."""
+    if error is None:
+        return {"status": "done", "message": ""}
+    cause: BaseException = getattr(error, "cause", None) or error
+    status = "user" if isinstance(cause, UserError) else "world" if isinstance(cause, WorldFailure) else "failed"
+    return {"status": status, "message": str(cause)}
+
+
+def main(arguments: list[str]) -> int:
+    plan_file, parent = Path(arguments[0]), int(arguments[1])
+    die_with_parent(parent)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    error: BaseException | None = None
+    try:
+        train(json.loads(plan_file.read_text()))
+    except Exception as caught:
+        traceback.print_exc()
+        error = caught
+    outcome = outcome_of(error)
+    temporary = plan_file.with_name("outcome.new")
+    temporary.write_text(json.dumps(outcome))
+    temporary.rename(plan_file.with_name("outcome.json"))
+    return 0 if error is None else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,69 @@
+"""What becomes of the groups that were generated for one update: the bookkeeping of `refill`, without verl."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Ledger:
+    """What became of one update's groups. Kinds: mixed, flat (zero variance), failed."""
+
+    wanted: int
+    limit: int
+    dispatched: int = 0
+    kinds: dict[str, str] = field(default_factory=dict)
+    draws: dict[str, int] = field(default_factory=dict)
+    attempts: list[dict[str, Any]] = field(default_factory=list)
+
+    def count(self, kind: str) -> int:
+        return sum(k == kind for k in self.kinds.values())
+
+    def missing(self, inflight: int) -> int:
+        """How many more groups to generate now, within the bound."""
+        need = self.wanted - self.count("mixed") - inflight
+        return max(0, min(need, self.limit - self.dispatched))
+
+    def chosen(self) -> list[str]:
+        """The groups to train on: the mixed ones, filled up with flat ones, each in stream order."""
+        by_draw = sorted(self.kinds, key=lambda uid: self.draws.get(uid, 0))
+        mixed = [uid for uid in by_draw if self.kinds[uid] == "mixed"]
+        flat = [uid for uid in by_draw if self.kinds[uid] == "flat"]
+        return [*mixed, *flat][: self.wanted]
+
+    def metrics(self) -> dict[str, float]:
+        clean = self.count("mixed") + self.count("flat")
+        rewards = [a["reward"] for a in self.attempts]
+        used_flat = max(0, self.wanted - self.count("mixed"))
+        metrics = {
+            "train/groups/generated": float(self.dispatched),
+            "train/groups/mixed": float(self.count("mixed")),
+            "train/refilled/zero_variance": float(self.count("flat") - min(used_flat, self.count("flat"))),
+            "train/refilled/system_error": float(sum(a.get("retried", 0) for a in self.attempts)),
+            "train/refilled/system_error_groups": float(self.count("failed")),
+            "train/groups/zero_variance_used": float(min(used_flat, self.count("flat"))),
+        }
+        if clean:
+            metrics["train/mixed_group_rate"] = self.count("mixed") / clean
+        if rewards:
+            metrics["train/reward_mean"] = sum(rewards) / len(rewards)
+        return metrics | attempt_metrics(self.attempts)
+
+
+def attempt_metrics(attempts: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Means over attempts of what the agent loop noted: seconds per part, turns, and the shares of finish reasons."""
+    if not attempts:
+        return {}
+    metrics: dict[str, float] = {}
+    for part in sorted({p for a in attempts for p in a.get("seconds", {})}):
+        metrics[f"train/attempt_seconds/{part}"] = sum(a.get("seconds", {}).get(part, 0.0) for a in attempts) / len(attempts)
+    for reason, count in sorted(Counter(str(a.get("finish_reason")) for a in attempts).items()):
+        metrics[f"train/finish/{reason}"] = count / len(attempts)
+    return metrics
+
+
+def kind_of(rewards: Iterable[float]) -> str:
+    return "flat" if len(set(rewards)) == 1 else "mixed"

@@ -1,0 +1,98 @@
+"""Which groups an update is made of: the sampler that verl's trainer asks for each batch.
+
+Decided here:
+- A group is used when its rewards are mixed. Every other group is replaced by the next one of the task stream, one for one
+  and as soon as it is known, so an update's groups are the shortest prefix of the stream with enough mixed ones, whatever
+  order they finish in, and nothing that was generated is thrown away unread.
+- Zero variance: every reward equal. Replaced until `rounds` generation batches were generated for the update; then the
+  update is filled with such groups in stream order. Their advantage is 0; their tokens count in the token mean.
+- A failed group (an attempt that stayed a system error) is replaced within the same bound and never used, not even partly,
+  although verl would train on what is left of it. When failures leave too few groups at the bound, the run ends with
+  `WorldFailure`: it does not hang, and it does not train on less than it says.
+
+How an attempt becomes a failure is `agent_loop`'s; how a batch is trained on is verl's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from typing import Any
+
+import transfer_queue as tq
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+
+from tbexp.errors import WorldFailure
+from tbexp.training.groups import Ledger, kind_of
+
+log = logging.getLogger(__name__)
+
+
+class RefillingSampler(ReplayBuffer):  # type: ignore[misc]
+    """verl's synchronous replay buffer with the rules above. `sampler_kwargs`: poll_interval (s), rounds, group_size."""
+
+    def __init__(self, *, sampler_kwargs: dict[str, Any], **kwargs: Any):
+        settings = dict(sampler_kwargs or {})
+        self._rounds = max(1, int(settings.get("rounds", 1)))
+        self._group_size = int(settings["group_size"])
+        super().__init__(sampler_kwargs=sampler_kwargs, poll_interval=float(settings.get("poll_interval", 0.05)), **kwargs)
+
+    def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Any, dict[str, float]]:
+        if partition_id == "val":
+            batch, metrics = super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
+            if not batch.keys:
+                raise WorldFailure("every validation attempt ended as a system error; see failures.jsonl")
+            return batch, metrics
+        ledger = Ledger(wanted=batch_size, limit=self._rounds * batch_size, dispatched=batch_size)
+        while True:
+            self._sync_metadata_from_transfer_queue()
+            self._classify(partition_id, ledger)
+            inflight = len(self.pending_keys[partition_id]) + len(self.running_keys[partition_id])
+            if more := ledger.missing(inflight):
+                self.refill_fn(more)
+                ledger.dispatched += more
+                continue
+            if inflight == 0:
+                break
+            time.sleep(self.poll_interval)
+        return self._batch(partition_id, ledger)
+
+    def _classify(self, partition_id: str, ledger: Ledger) -> None:
+        """Read the rewards of groups that ended since the last poll; failed groups are dropped at once."""
+        ended = (self.finished_keys[partition_id] | self.failure_keys[partition_id]) - ledger.kinds.keys()
+        members: dict[str, list[str]] = {uid: [] for uid in ended}
+        for key in self.partitions[partition_id]:
+            if (uid := key.split("_")[0]) in members:
+                members[uid].append(key)
+        keys = [key for group in members.values() for key in group]
+        notes = dict(zip(keys, self._notes(partition_id, keys), strict=True))
+        for uid, group in members.items():
+            ledger.draws[uid] = min((notes[key]["draw"] for key in group), default=0)
+            ledger.attempts += [notes[key] for key in group]
+            if uid in self.failure_keys[partition_id] or len(group) != self._group_size:
+                ledger.kinds[uid] = "failed"
+            else:
+                ledger.kinds[uid] = kind_of(notes[key]["reward"] for key in group)
+        failed = {uid for uid in ended if ledger.kinds[uid] == "failed"}
+        self._clear_groups(partition_id, failed)
+
+    @staticmethod
+    def _notes(partition_id: str, keys: list[str]) -> list[dict[str, Any]]:
+        """What the agent loop noted about each attempt (`extra_fields["attempt"]`)."""
+        if not keys:
+            return []
+        data = tq.kv_batch_get(keys=keys, partition_id=partition_id, select_fields=["extra_fields"])
+        return [dict(getattr(fields, "data", fields)["attempt"]) for fields in data["extra_fields"]]
+
+    def _batch(self, partition_id: str, ledger: Ledger) -> tuple[Any, dict[str, float]]:
+        chosen = ledger.chosen()
+        if len(chosen) < ledger.wanted:
+            raise WorldFailure(
+                f"{ledger.count('failed')} of {ledger.dispatched} groups failed with system errors, "
+                f"so only {len(chosen)} of {ledger.wanted} groups are there for the update; see failures.jsonl"
+            )
+        snapshot = dict(self.partitions[partition_id])
+        self._clear_groups(partition_id, {uid for uid, kind in ledger.kinds.items() if kind != "failed"} - set(chosen))
+        log.info("update of %s groups: %s", ledger.wanted, Counter(ledger.kinds.values()))
+        return self._materialize_batch(partition_id, chosen, snapshot), ledger.metrics()

@@ -1,0 +1,109 @@
+"""The training's metrics: one JSON row per step, whatever was killed in between.
+
+Each start of verl writes its own file (verl's file logger truncates). Decided here: `metrics.jsonl` is their merge, a later
+start's row of a step replacing an earlier one's, plus our own names for what design.md calls a metric; verl's names are kept
+beside them, with "@" written as "_at_" as MLflow needs it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+VALIDATION = "train/validation_pass_rate"
+
+OURS = {
+    "actor/entropy": "train/entropy",
+    "actor/grad_norm": "train/grad_norm",
+    "actor/lr": "train/lr",
+    "actor/pg_clipfrac": "train/clip_fraction",
+    "actor/ppo_kl": "train/rollout_trainer_kl",
+    "response_length/mean": "train/response_tokens",
+    "prompt_length/mean": "train/prompt_tokens",
+    "training/num_turns/mean": "train/turns",
+    "training/rollout_probs_diff_mean": "train/rollout_probability_difference",
+    "training/rollout_probs_diff_max": "train/rollout_probability_difference_max",
+    "timing_s/step": "train/seconds/step",
+    "timing_s/gen": "train/seconds/generation",
+    "timing_s/old_log_prob": "train/seconds/old_log_prob",
+    "timing_s/update_actor": "train/seconds/update",
+    "timing_s/update_weights": "train/seconds/weight_sync",
+    "timing_s/save_checkpoint": "train/seconds/save",
+    "timing_s/testing": "train/seconds/validation",
+}
+
+
+def named(data: Mapping[str, Any]) -> dict[str, float]:
+    """verl's figures of one step under our names and its own; what is no finite number is left out."""
+    row: dict[str, float] = {}
+    for key, value in data.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            continue
+        row[key.replace("@", "_at_")] = float(value)
+        if key in OURS:
+            row[OURS[key]] = float(value)
+        if key.startswith("val-core/validation/reward/mean@"):
+            row[VALIDATION] = float(value)
+    return row
+
+
+def read(file: Path) -> dict[int, dict[str, Any]]:
+    """Rows of a JSONL file by step; a torn last line is dropped, a later row of a step is added over an earlier one."""
+    rows: dict[int, dict[str, Any]] = {}
+    if not file.exists():
+        return rows
+    for line in file.read_bytes().split(b"\n")[:-1]:
+        try:
+            row = json.loads(line)
+            step, data = int(row["step"]), row["data"]
+        except (ValueError, KeyError, TypeError):
+            continue
+        rows[step] = rows.get(step, {}) | data
+    return rows
+
+
+def fragment_name(number: int, step: int) -> str:
+    """The file of the start `number` (0, 1, ...) that goes on from `step`."""
+    return f"rows-{number:04d}-from-{step}.jsonl"
+
+
+def fragments(folder: Path) -> list[Path]:
+    return sorted(folder.glob("rows-*-from-*.jsonl"))
+
+
+def merge(files: Iterable[Path]) -> dict[int, dict[str, float]]:
+    """The rows of all starts in order. A start takes back what earlier ones wrote about steps after its own first.
+
+    Validation of a step that the run went on from is logged alone, by the start that went on: it joins the step's row.
+    """
+    rows: dict[int, dict[str, float]] = {}
+    for file in files:
+        start = int(file.stem.rsplit("-", 1)[1])
+        rows = {step: row for step, row in rows.items() if step <= start}
+        for step, data in read(file).items():
+            new = named(data)
+            trained = "train/seconds/step" in new
+            rows[step] = new if trained else rows.get(step, {}) | new
+    return {step: rows[step] for step in sorted(rows)}
+
+
+def write(file: Path, rows: Mapping[int, Mapping[str, float]]) -> None:
+    """Replaces `file` at once."""
+    temporary = file.with_suffix(".new")
+    with temporary.open("w") as out:
+        out.writelines(json.dumps({"step": step, **rows[step]}) + "\n" for step in sorted(rows))
+        out.flush()
+        os.fsync(out.fileno())
+    temporary.rename(file)
+
+
+def trained_steps(rows: Mapping[int, Mapping[str, float]]) -> list[int]:
+    return [step for step, row in rows.items() if "train/seconds/step" in row]
+
+
+def validation(rows: Mapping[int, Mapping[str, float]]) -> dict[int, float]:
+    return {step: row[VALIDATION] for step, row in rows.items() if VALIDATION in row}

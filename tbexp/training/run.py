@@ -1,0 +1,326 @@
+"""One training, start to end: plan, verl in a process of its own, metrics, checkpoints, the chosen weights.
+
+Decided here: the same call with the same folder goes on from the newest whole checkpoint, and does nothing when all is done;
+the parent, not verl, keeps `metrics.jsonl`, hands rows to whoever tracks them, and removes checkpoints that are no longer
+needed; no process outlives the call, nor the caller's death. What verl is told is `mapping`'s, what an attempt is
+`agent_loop`'s, which checkpoint is whole `checkpoints`'.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tbexp
+from tbexp.config.schema import Config
+from tbexp.errors import Problem, UserError, WorldFailure
+from tbexp.training import checkpoints, mapping, processes, rows
+
+log = logging.getLogger(__name__)
+
+LOOP = "tbexp.training.episode_loop.EpisodeLoop"
+POLL_SECONDS = 0.2
+OBJECT_STORE_BYTES = 256 * 2**20
+
+Progress = Callable[[int, int, str], None]  # steps done, steps in all, what is happening
+Metrics = Callable[[Mapping[str, float], int], None]  # figures of a step
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """folder: the chosen weights as a Hugging Face folder. history: metrics by step, 0 being the base model's validation."""
+
+    folder: Path
+    step: int
+    steps: int
+    history: dict[int, dict[str, float]]
+    skipped: tuple[str, ...] = ()  # checkpoints that were passed over, one sentence each
+
+
+def train(
+    config: Config,
+    *,
+    model_folder: Path,
+    train_uids: Sequence[str],
+    validation_uids: Sequence[str],
+    folder: Path,
+    progress: Progress | None = None,
+    metrics: Metrics | None = None,
+    loop: str = LOOP,
+    ray_address: str | None = None,
+) -> TrainResult:
+    """Trains to `config.training.steps` and exports the step that validated best to `folder/chosen`.
+
+    folder: the stage's own; continued when it holds a part of this training. loop: the agent loop's class.
+    ray_address: a running Ray to use instead of a local one. Call it from a thread that lives as long as the training.
+    Raises UserError (configuration, verl missing), WorldFailure (system errors past the bound), RuntimeError (verl broke).
+    """
+    check(config, train_uids, validation_uids)
+    work = folder / "verl"
+    work.mkdir(parents=True, exist_ok=True)
+    mark = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]
+    processes.end(mark)  # of a run that was killed
+    report = Reporter(
+        folder, steps=config.training.steps, keep=config.training.keep_checkpoints, progress=progress, metrics=metrics
+    )
+    point, skipped = checkpoints.resume_point(folder / "checkpoints", rows.trained_steps(report.rows))
+    for sentence in skipped:
+        log.warning(sentence)
+    start = point.step if point else 0
+    if start < config.training.steps:
+        for torn in checkpoints.found(folder / "checkpoints"):
+            if torn.step > start:
+                checkpoints.remove(torn.folder)
+        report.begin(start)
+        plan = write_plan(
+            config,
+            model_folder=model_folder.resolve(),
+            folder=folder.resolve(),
+            train_uids=train_uids,
+            validation_uids=validation_uids,
+            loop=loop,
+            resume=point,
+            validate_first=start not in rows.validation(report.rows) and start % config.training.validate_every == 0,
+            ray_address=ray_address,
+            temp=Path("/tmp") / f"tbx-{mark}",
+        )
+        try:
+            run_verl(config, plan, mark=mark, report=report, log_file=work / "driver.log")
+        finally:
+            processes.end(mark)
+            shutil.rmtree(f"/tmp/tbx-{mark}", ignore_errors=True)
+    return finish(config, model_folder=model_folder, folder=folder, history=report.rows, skipped=skipped)
+
+
+def check(config: Config, train_uids: Sequence[str], validation_uids: Sequence[str]) -> None:
+    """All that makes a training impossible, in one error."""
+    problems = []
+    if not train_uids:
+        problems.append(Problem("there is no task to train on", "selection", "widen buckets.bands or add candidates"))
+    if not validation_uids:
+        problems.append(Problem("there is no task to validate on", "selection.validation_fraction", "raise it"))
+    groups, size = config.group.groups_per_update, config.group.size
+    ranks = config.topology.nodes * config.topology.gpus_per_node // config.topology.sequence_parallel
+    if groups % config.training.mini_batches:
+        problems.append(
+            Problem(f"{groups} groups do not divide into {config.training.mini_batches}", "training.mini_batches")
+        )
+    if groups * size % max(ranks, 1):
+        problems.append(
+            Problem(f"{groups} x {size} = {groups * size} attempts is not a multiple of {ranks} ranks", "group.size")
+        )
+    if mapping.prompt_limit(config) >= config.model.max_context:
+        problems.append(Problem("no room for an answer", "training.max_prompt_tokens", "lower than model.max_context"))
+    if config.training.verl:
+        problems += mapping.check_passed_through(config.training.verl, mapping.compose([]))
+    if problems:
+        raise UserError(problems)
+
+
+def write_plan(
+    config: Config,
+    *,
+    model_folder: Path,
+    folder: Path,
+    train_uids: Sequence[str],
+    validation_uids: Sequence[str],
+    loop: str,
+    resume: checkpoints.Checkpoint | None,
+    validate_first: bool,
+    ray_address: str | None,
+    temp: Path,
+) -> Path:
+    """Everything the driver and the agent loop read, as files below `folder/verl`; the driver's plan is returned."""
+    work = folder / "verl"
+    for name, uids in (("train", train_uids), ("validation", validation_uids)):
+        data = {"uids": list(uids), "seed": config.seed, "stream": name == "train", "source": name, "agent": "tbexp"}
+        (work / f"{name}.json").write_text(json.dumps(data))
+    plan_file = work / "plan.json"
+    (work / "agents.yaml").write_text(json.dumps([{"name": "tbexp", "_target_": loop, "plan": str(plan_file)}]))
+    last: dict[str, Any] = {"trainer.val_before_train": validate_first}
+    if resume is not None:
+        last |= {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": str(resume.folder.resolve())}
+    plan = {
+        "config": config.model_dump(mode="json"),
+        "seed": config.seed,
+        "max_tokens": config.policy.sampling.max_tokens,
+        "overrides": mapping.overrides(config, model_folder=model_folder, folder=folder, last=last),
+        "ray": {
+            "address": ray_address,
+            "num_cpus": mapping.ray_cpus(config),
+            "num_gpus": config.topology.gpus_per_node if config.topology.device == "cpu" else None,
+            "object_store_bytes": OBJECT_STORE_BYTES if config.topology.device == "cpu" else None,
+            "temp": str(temp),
+        },
+    }
+    plan_file.write_text(json.dumps(plan, indent=1))
+    return plan_file
+
+
+def environment(config: Config, *, mark: str, metrics_file: Path, inherited: Mapping[str, str]) -> dict[str, str]:
+    """The driver's environment, which all of verl's processes inherit.
+
+    Variables that would make verl or Ray do something else than the configuration says are dropped.
+    """
+    ours = ("RAY_", "VERL_", "MLFLOW_", "HYDRA_", "WANDB_")
+    env = {key: value for key, value in inherited.items() if not key.startswith(ours)}
+    root = str(Path(tbexp.__file__).resolve().parent.parent)
+    paths = [root, *(p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p and p != root)]
+    local = "127.0.0.1,localhost"
+    env |= {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONUNBUFFERED": "1",
+        "NO_PROXY": f"{local},{env['NO_PROXY']}" if env.get("NO_PROXY") else local,
+        "no_proxy": f"{local},{env['no_proxy']}" if env.get("no_proxy") else local,
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DEDUP_LOGS": "0",
+        "TRANSFER_QUEUE_ENABLE": "1",
+        "VERL_FILE_LOGGER_PATH": str(metrics_file),
+        processes.MARK: mark,
+    }
+    if config.topology.device == "cpu":
+        env |= {
+            "VERL_USE_EXTERNAL_MODULES": "tbexp.training.platform_cpu",
+            "VERL_PLATFORM": "cpu",
+            "VERL_ENGINE_DEVICE": "cuda",
+            "TBEXP_TORCH_THREADS": str(config.topology.threads),
+            "OMP_NUM_THREADS": str(config.topology.threads),
+            "OMP_WAIT_POLICY": "PASSIVE",  # spinning threads of several processes slowed a step 5 to 10 times
+            "TOKENIZERS_PARALLELISM": "false",
+            "RAY_preload_python_modules": "verl.trainer.ppo.v1.trainer_base",
+        }
+    return env
+
+
+def run_verl(config: Config, plan: Path, *, mark: str, report: Reporter, log_file: Path) -> None:
+    """Runs the driver to its end, handing on rows as they come."""
+    outcome_file = plan.with_name("outcome.json")
+    outcome_file.unlink(missing_ok=True)
+    env = environment(config, mark=mark, metrics_file=report.fragment.resolve(), inherited=os.environ)
+    report.say("starting verl")
+    with log_file.open("ab") as output:
+        driver = subprocess.Popen(
+            [sys.executable, "-m", "tbexp.training.driver", str(plan), str(os.getpid())],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            while driver.poll() is None:
+                time.sleep(POLL_SECONDS)
+                report.look()
+        finally:
+            if driver.poll() is None:
+                driver.kill()
+                driver.wait()
+    report.look()
+    try:
+        outcome = json.loads(outcome_file.read_text())
+    except FileNotFoundError:
+        outcome = {"status": "failed", "message": f"its process ended with code {driver.returncode}"}
+    if outcome["status"] == "user":
+        raise UserError(outcome["message"])
+    if outcome["status"] == "world":
+        raise WorldFailure(outcome["message"])
+    if outcome["status"] != "done":
+        raise RuntimeError(f"verl failed: {outcome['message']}\nits log: {log_file}")
+
+
+class Reporter:
+    """Merges rows into `metrics.jsonl`, hands new ones on, and removes checkpoints that may go."""
+
+    def __init__(self, folder: Path, *, steps: int, keep: int, progress: Progress | None, metrics: Metrics | None):
+        self._folder = folder
+        self._steps = steps
+        self._progress = progress
+        self._metrics = metrics
+        self._keep = keep
+        self._seen = -1
+        self.fragment = folder / "verl" / "none"
+        self.rows: dict[int, dict[str, float]] = {}
+        self._merge()
+
+    def begin(self, step: int) -> None:
+        """A start of verl that goes on from `step`: its rows come into a file of their own."""
+        number = len(rows.fragments(self._folder / "verl"))
+        self.fragment = self._folder / "verl" / rows.fragment_name(number, step)
+        self.fragment.touch()
+        self._merge()
+
+    def say(self, what: str) -> None:
+        if self._progress:
+            self._progress(self._done(), self._steps, what)
+
+    def look(self) -> None:
+        """Reads what verl has written since the last look."""
+        size = self.fragment.stat().st_size
+        if size == self._seen:
+            return
+        self._seen = size
+        self._merge()
+        self._hand_on()
+        prune(self._folder, self.rows, self._keep)
+        self.say("training")
+
+    def _done(self) -> int:
+        return max(rows.trained_steps(self.rows), default=0)
+
+    def _merge(self) -> None:
+        self.rows = rows.merge(rows.fragments(self._folder / "verl"))
+        rows.write(self._folder / "metrics.jsonl", self.rows)
+
+    def _hand_on(self) -> None:
+        marker = self._folder / "verl" / "handed_on"
+        last = int(marker.read_text()) if marker.exists() else -1
+        for step in sorted(self.rows):
+            if step <= last:
+                continue
+            if self._metrics:
+                self._metrics(self.rows[step], step)
+            temporary = marker.with_suffix(".new")
+            temporary.write_text(str(step))
+            temporary.rename(marker)
+
+
+def prune(folder: Path, history: Mapping[int, Mapping[str, float]], keep: int) -> None:
+    """Removes checkpoints beyond the newest `keep` and the best validated one; those without a row yet stay."""
+    logged = rows.trained_steps(history)
+    whole = {c.step: c.folder for c in checkpoints.found(folder / "checkpoints") if not c.fault and c.step in logged}
+    best = checkpoints.best_step({s: v for s, v in rows.validation(history).items() if s in whole})
+    for step in checkpoints.expendable(list(whole), keep=keep, best=best):
+        checkpoints.remove(whole[step])
+
+
+def finish(
+    config: Config, *, model_folder: Path, folder: Path, history: dict[int, dict[str, float]], skipped: list[str]
+) -> TrainResult:
+    """Chooses the step that validated best among those with a whole checkpoint, and exports it."""
+    whole = {c.step: c.folder for c in checkpoints.found(folder / "checkpoints") if not c.fault}
+    best = checkpoints.best_step({s: v for s, v in rows.validation(history).items() if s in whole})
+    if best is None:
+        raise RuntimeError(f"no validated step has a whole checkpoint in {folder / 'checkpoints'}")
+    target, note = folder / "chosen", folder / "chosen.json"
+    if not (target.exists() and note.exists() and json.loads(note.read_text())["step"] == best):
+        note.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "tbexp.training.export", str(whole[best]), str(model_folder), str(target)]
+        env = os.environ | {"PYTHONPATH": str(Path(tbexp.__file__).resolve().parent.parent)}
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"the checkpoint of step {best} could not be exported:\n{done.stderr}")
+        note.write_text(json.dumps({"step": best, rows.VALIDATION: history[best][rows.VALIDATION]}))
+    prune(folder, history, config.training.keep_checkpoints)
+    return TrainResult(target, best, config.training.steps, history, tuple(skipped))
