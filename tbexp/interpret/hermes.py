@@ -48,8 +48,8 @@ def block_reader(output: str, schemas: Mapping[str, Mapping[str, Any]]) -> Calla
 def _decode(output: str, start: int) -> tuple[Any, int]:
     """The JSON value at `start` and where it ends; positions in errors count from `start`.
 
-    Only the text up to a `</tool_call>` is looked at (an error counts lines from the beginning of what it is given, which
-    would make many errors quadratic), twice as much each time that a text in quotes reaches beyond it.
+    Only the text up to a `</tool_call>` is looked at (an error counts lines from the beginning of what it is given,
+    which would make many errors quadratic), twice as much each time that a text in quotes reaches beyond it.
     """
     size = 0
     while True:

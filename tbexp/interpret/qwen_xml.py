@@ -2,8 +2,8 @@
 
 A parameter ends at the first `</parameter>` that is followed by another parameter or by `</function>`, so its text may
 contain anything that looks like a tag. It never reaches beyond `</function>` or `</parameter>` with `</tool_call>`
-after it, so that a tag left out spoils one call and not the next. One line break after the opening and one before the closing
-belong to the format, all others to the value.
+after it, so that a tag left out spoils one call and not the next. One line break after the opening and one before the
+closing belong to the format, all others to the value.
 """
 
 from __future__ import annotations

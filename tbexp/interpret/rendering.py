@@ -50,7 +50,7 @@ class Renderer:
         self._prefixes: OrderedDict[str, list[int]] = OrderedDict()
         self._dummies: dict[str, list[int]] = {}
         self._merges_systems: dict[bool, bool] = {}
-        self._shows_tools: set[tuple[str, ...]] = set()
+        self._shows_tools = False
         special = sorted((t for t in tokenizer.get_added_vocab() if t), key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, special))) if special else None
         self.end_text, self.end_ids = self._end_of_turn()
@@ -67,14 +67,10 @@ class Renderer:
         """
         tools = tuple(tools)
         text = self._template(self._lead(messages, bool(tools)), tools)
-        names = tuple(tool.name for tool in tools)
-        if names not in self._shows_tools:
-            missing = [name for name in names if name not in text]
-            if missing:
-                raise UserError(
-                    f"the chat template leaves out the tools {', '.join(missing)}; use one that shows tools"
-                )
-            self._shows_tools.add(names)
+        if tools and not self._shows_tools:
+            if _SENTINEL not in self._template([Message("user", "x")], (ToolSpec(_SENTINEL, "x"),)):
+                raise UserError("the chat template does not show tools, so the agent would have none")
+            self._shows_tools = True
         return TokenConversation(self, tools, self._encode_opening(text, messages), text.rstrip().endswith(THINK_OPEN))
 
     def encode(self, text: str) -> list[int]:
