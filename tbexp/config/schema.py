@@ -129,6 +129,7 @@ class Limits(Group):
     actions: AtLeastOne = 24  # tool batches and visible texts
     tokens: AtLeastOne = 1024  # tokens the policy may produce in one attempt
     generation_seconds: Positive = 600.0  # time in the policy's own generation
+    empty_completion: Literal["fail", "ask_user"] = "fail"  # a completion without text and calls; ask_user: as `tb infer`
 
 
 class Endpoint(Group):

@@ -1,0 +1,325 @@
+"""The loop itself, as thinkingbox-format.md section 6 has it.
+
+Two kinds of limit. The task's own (`max_agent_sim_turns`, `max_user_sim_turns`) end the conversation, and the state is graded as
+it stands. Ours (`policy.limits`) stop an agent that would go on for ever: the attempt has failed whatever the state is, since a
+task that is right when nothing changes would otherwise reward endless talk.
+
+Where the reference loop is known to be defective this one differs: every direct answer of a batch is forwarded, every executed
+call is recorded when the limit falls inside a batch, arguments that are no object are told to the agent, and a completion
+without text and calls is the agent's failure (`policy.limits.empty_completion`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tbexp.config.schema import Limits
+from tbexp.episode.people import User
+from tbexp.episode.record import Conversation
+from tbexp.errors import UserError, WorldError
+from tbexp.grading import Grader, Judge, TestContext, Verdict
+from tbexp.interpret.messages import Message, ToolCall, ToolSpec
+from tbexp.policy import Completion, OutOfContext, Policy, PolicySession, Usage
+from tbexp.sandbox import Sandbox, Session
+from tbexp.tasks import Task
+
+DONE = "<DONE>"
+OWN_LIMITS = frozenset({"action_limit", "token_limit", "time_limit", "agent_error"})  # failures, not graded
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What an attempt meets besides the policy. `user` None: nobody answers."""
+
+    sandbox: Sandbox
+    grader: Grader
+    user: User | None
+    judge: Judge | None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One finished attempt.
+
+    passed is None exactly if `system_error` is set. seconds: by part (start, agent, user, tools, grading), and `total`.
+    trajectory: what happened, as JSON: messages in the shapes of thinkingbox-format.md 6.1, effects, verdict.
+    """
+
+    uid: str
+    attempt: int
+    passed: bool | None
+    reward: float
+    finish_reason: str
+    turns: int
+    tool_calls: int
+    usage: Usage
+    seconds: dict[str, float]
+    domain: str
+    system_error: WorldError | None = None
+    trajectory: dict[str, Any] = field(default_factory=dict)
+
+
+class Clock:
+    """Seconds by part."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def part(self, name: str) -> Any:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+async def run_attempt(
+    task: Task, *, attempt: int, seed: int, policy: Policy, world: World, limits: Limits, grade: bool = True
+) -> Attempt:
+    """One attempt with a fresh backend. Raises UserError (the user can fix it) and nothing for what agent or world do."""
+    run = _Run(task, seed, policy, world, limits)
+    start = time.perf_counter()
+    verdict: Verdict | None = None
+    error: WorldError | None = None
+    finish, effects = "system_error", {}
+    try:
+        with run.clock.part("start"):
+            opening = world.sandbox.session(task.server_config(), task.scenario.tools)
+            session = await opening.__aenter__()
+        try:
+            finish = await run.converse(session)
+            with run.clock.part("grading"):
+                effects = await session.effects()
+                verdict = await run.judge_state(session, finish, effects, graded=grade)
+        finally:
+            await opening.__aexit__(None, None, None)
+    except WorldError as problem:
+        error = problem
+    if verdict is not None:
+        error = verdict.system_error
+    if error is not None:
+        finish = "system_error"
+    run.clock.seconds["total"] = time.perf_counter() - start
+    passed = None if error is not None or verdict is None else verdict.passed
+    return Attempt(
+        uid=task.uid,
+        attempt=attempt,
+        passed=passed,
+        reward=verdict.reward if verdict is not None and error is None else 0.0,
+        finish_reason=finish,
+        turns=run.turns,
+        tool_calls=len(run.talk.tool_calls),
+        usage=run.usage,
+        seconds={name: round(value, 4) for name, value in run.clock.seconds.items()},
+        domain=task.domain,
+        system_error=error,
+        trajectory={
+            "uid": task.uid,
+            "attempt": attempt,
+            "messages": run.talk.messages,
+            "effects": effects,
+            "verdict": None if verdict is None else _verdict_record(verdict),
+            "seconds": {name: round(value, 4) for name, value in run.clock.seconds.items()},
+        },
+    )
+
+
+class _Run:
+    def __init__(self, task: Task, seed: int, policy: Policy, world: World, limits: Limits):
+        self.task, self.seed, self.policy, self.world, self.limits = task, seed, policy, world, limits
+        self.clock = Clock()
+        self.talk = Conversation()
+        self.usage = Usage()
+        self.actions = self.turns = 0
+        self.pending: list[Message] = []
+        self.tools: tuple[ToolSpec, ...] = ()
+        self.agent: PolicySession | None = None
+
+    async def converse(self, session: Session) -> str:
+        """The conversation up to its end; says why it ended."""
+        self.tools = self._tools(session)
+        for text in self.task.system_messages():
+            self.hear(Message("system", text))
+        if self.task.history:
+            raise UserError(f"{self.task.uid}: tasks with a recorded history are not supported yet")
+        try:
+            return await self._turns(session)
+        except OutOfContext:
+            return "token_limit"
+        finally:
+            if self.agent is not None:
+                await self.agent.close()
+
+    async def _turns(self, session: Session) -> str:
+        turn = 0
+        while True:
+            if self.actions >= self.task.max_agent_sim_turns:
+                return "agent_limit"
+            if turn == 0:
+                self.hear(Message("user", self.task.query))
+            elif (end := await self._ask_user(turn)) is not None:
+                return end
+            if (end := await self._agent_turn(session)) is not None:
+                return end
+            turn += 1
+
+    async def _ask_user(self, turn: int) -> str | None:
+        user = self.world.user
+        if user is None or not self.task.user_context:
+            return "no_user_llm"
+        if turn > self.task.max_user_sim_turns + (1 if user.may_end else 0):
+            return "user_limit"
+        with self.clock.part("user"):
+            text = await user.reply(self.task.user_context, self.talk.visible(), seed=self.seed + turn)
+        ended = user.may_end and text.rstrip().endswith(DONE)
+        self.hear(Message("user", text), simulated=True, done=ended)
+        return "user_done" if ended else None
+
+    def hear(self, message: Message, *, simulated: bool = False, done: bool = False) -> None:
+        """Somebody other than the agent spoke; the agent is told with its next turn."""
+        self.talk.text(message.role, message.content, simulated=simulated, done=done)
+        self.pending.append(message)
+
+    async def _agent_turn(self, session: Session) -> str | None:
+        """Completions until the agent speaks to the user (None: the conversation goes on) or the attempt ends."""
+        while True:
+            completion = await self._complete()
+            reading = completion.reading
+            calls = tuple(self._numbered(reading.calls))
+            spoken = reading.text.strip()
+            if reading.reasoning:
+                self.talk.think(reading.reasoning)
+            if not spoken and not calls:
+                return "agent_error" if self.limits.empty_completion == "fail" else None
+            if spoken:
+                self.actions += 1
+                self.talk.text("assistant", reading.text, done=spoken.endswith(DONE))
+                if not calls:
+                    return "done" if spoken.endswith(DONE) else self._own_limit()
+                if self.actions >= self.task.max_agent_sim_turns:
+                    return "agent_limit"
+            self.actions += 1
+            self.talk.calls(calls, self._ends_turn)
+            if any(self._ends_turn(call.name) for call in calls):
+                for call in calls:
+                    if self._ends_turn(call.name):
+                        self.talk.end_call(call)
+                return "end_turn_tool"
+            await self._execute(session, calls)
+            if self.actions >= self.task.max_agent_sim_turns:
+                return "agent_limit"
+            if (limit := self._own_limit()) is not None:
+                return limit
+
+    async def _complete(self) -> Completion:
+        with self.clock.part("agent"):
+            new, self.pending = self.pending, []
+            if self.agent is None:
+                self.agent, new = self.policy.open(new, self.tools, seed=self.seed), []
+            left = self.limits.generation_seconds - self.clock.seconds.get("agent", 0.0)
+            try:
+                completion = await asyncio.wait_for(self.agent.act(new), max(left, 0.001))
+            except TimeoutError:
+                raise _OutOfTime from None
+        self.usage = self.usage + completion.usage
+        self.turns += 1
+        return completion
+
+    def _own_limit(self) -> str | None:
+        if self.actions >= self.limits.actions:
+            return "action_limit"
+        if self.usage.completion_tokens >= self.limits.tokens:
+            return "token_limit"
+        return None
+
+    async def _execute(self, session: Session, calls: Sequence[ToolCall]) -> None:
+        direct: list[str] = []
+        for call in calls:
+            with self.clock.part("tools"):
+                answer = await self._answer(session, call)
+            self.talk.response(call, answer)
+            self.pending.append(Message("tool", answer, name=call.name, call_id=call.id))
+            if (template := self._direct(call.name)) is not None:
+                direct.append(_direct_text(template, answer))
+        for text in direct:
+            self.talk.direct(text)
+
+    async def _answer(self, session: Session, call: ToolCall) -> str:
+        if call.error is not None:
+            return call.error
+        if call.name in session.tools:
+            return await session.call(call.name, call.arguments)
+        return f"Error: function {call.name} does not exist"
+
+    async def judge_state(self, session: Session, finish: str, effects: dict[str, Any], *, graded: bool) -> Verdict:
+        """The verdict on the state as it stands, while the session still lives."""
+        if finish in OWN_LIMITS:
+            return Verdict(False, 0.0, message=f"the attempt ended by {finish}")
+        if not graded:
+            return Verdict(False, 0.0, message="not graded")
+        context = TestContext(
+            response=self.talk.response_text(),
+            tool_direct_responses=list(self.talk.direct_texts),
+            effects=effects,
+            tool_calls=list(self.talk.tool_calls),
+            messages=list(self.talk.messages),
+            init_result=session.init_result,
+            session_id=f"{self.task.uid}#{self.seed}",
+        )
+        return await self.world.grader.grade(
+            self.task.test_code, context, judge=self.world.judge, fixtures=self.task.fixtures
+        )
+
+    def _tools(self, session: Session) -> tuple[ToolSpec, ...]:
+        builtin = [ToolSpec(t.name, t.description, t.input_schema) for t in self.task.agent.builtin_tools]
+        twice = {t.name for t in builtin} & set(session.tools)
+        if twice:
+            raise WorldError("duplicate_tool", f"both the agent and a server offer {', '.join(sorted(twice))}")
+        return (*builtin, *session.tools.values())
+
+    def _ends_turn(self, name: str) -> bool:
+        return any(t.name == name and t.is_end_turn for t in (*self.task.agent.builtin_tools, *self.task.scenario.tools))
+
+    def _direct(self, name: str) -> str | None:
+        tools = (*self.task.agent.builtin_tools, *self.task.scenario.tools)
+        return next((t.direct_response for t in tools if t.name == name and t.direct_response), None)
+
+    def _numbered(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
+        """Calls with ids that are unique in the conversation."""
+        first = len(self.talk.call_ids)
+        named = [ToolCall(c.name, c.arguments, f"call_{first + i}", c.error) for i, c in enumerate(calls)]
+        self.talk.call_ids.extend(c.id for c in named)
+        return named
+
+
+class _OutOfTime(OutOfContext):
+    """The policy's own generation took longer than it may."""
+
+
+def _direct_text(template: str, answer: str) -> str:
+    try:
+        values = json.loads(answer)
+        return template.format(**values)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+        return "Error: the direct response could not be made from the tool's answer"
+
+
+def _verdict_record(verdict: Verdict) -> dict[str, Any]:
+    error = verdict.system_error
+    return {
+        "passed": verdict.passed,
+        "reward": verdict.reward,
+        "system_error": None if error is None else {"kind": error.kind, "message": error.message},
+        "line": verdict.line,
+        "line_content": verdict.line_content,
+        "message": verdict.message,
+        "prints": verdict.prints,
+        "metadata": verdict.metadata,
+    }
