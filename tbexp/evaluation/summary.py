@@ -1,0 +1,311 @@
+"""The summary of an evaluation: the dictionary that becomes summary.json.
+
+Shares are 0 to 1. JSON has no infinity and no NaN: an infinite cost is the text "inf", what cannot be computed is
+null.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tbexp.attempts.row import AttemptRow
+from tbexp.errors import Problem, UserError, WorldFailure
+from tbexp.evaluation.compare import mcnemar_exact
+from tbexp.evaluation.cost import Spending, cost_of
+from tbexp.evaluation.intervals import (
+    Floats,
+    Resampling,
+    fixed_tasks_interval,
+    share_interval,
+    task_rate_lower_bound,
+)
+from tbexp.evaluation.metrics import (
+    pass_at_k,
+    pass_power_k,
+    pass_rate,
+    passed_at_least_once,
+    passed_every_time,
+    plug_in_pass_power_k,
+)
+from tbexp.evaluation.tally import Tally, tally
+
+if TYPE_CHECKING:
+    from tbexp.config.schema import Evaluation
+
+Rows = Sequence[AttemptRow]
+
+
+def summarise(
+    policies: Mapping[str, Rows | Sequence[Rows]],
+    *,
+    attempts: int,
+    tasks: Mapping[str, str],
+    settings: Evaluation,
+    groups: Mapping[str, Mapping[str, str]] | None = None,
+    spending: Mapping[str, Spending] | None = None,
+) -> dict[str, Any]:
+    """Figures of each policy, and the paired difference of two (trained minus base, or second minus first).
+
+    policies: {name: rows}, or {name: [rows of each seed]}; tasks: {uid: domain} of every task evaluated; groups:
+    further groupings {name: {uid: label}} (topic, say), shown as by_<name>; spending: {name: prices and models}, for
+    the cost. A task's figure is its mean over seeds, and the bootstrap keeps them together. WorldFailure if coverage
+    is incomplete and `settings.allow_partial` is false; UserError on duplicates, foreign rows, or seeds that cannot
+    be paired.
+    """
+    uids = sorted(tasks)
+    if not uids:
+        raise UserError(Problem("there are no tasks to evaluate", where="tasks.held_out"))
+    tallies = {name: [tally(run, uids, attempts, name=name) for run in _runs(rows)] for name, rows in policies.items()}
+    _check_coverage(tallies, settings.allow_partial)
+    columns, spans = _columns(tallies)
+    groupings = {"domain": tasks, **(groups or {})}
+    whole = _Part(columns, spans, attempts, settings, "")
+    parts = {
+        f"by_{grouping}": {
+            label: _Part(columns[[labels.get(uid) == label for uid in uids]], spans, attempts, settings, label)
+            for label in sorted({labels[uid] for uid in uids if uid in labels})
+        }
+        for grouping, labels in groupings.items()
+    }
+    result: dict[str, Any] = {"policies": {}}
+    for name, runs in tallies.items():
+        figures = {
+            "tasks": len(uids),
+            "attempts": attempts,
+            "seeds": len(runs),
+            "coverage": _coverage(runs),
+            "partial": any(run.missing for run in runs),
+            **whole.figures(name),
+            **{key: {label: part.figures(name) for label, part in by.items()} for key, by in parts.items()},
+            **_counts(runs),
+            "passed_by_task": dict(zip(uids, np.stack([run.passed for run in runs], axis=1).tolist(), strict=True)),
+            "cost": None if spending is None or name not in spending else cost_of(runs, attempts, spending[name]),
+        }
+        result["policies"][name] = figures
+    pair = ("base", "trained") if {"base", "trained"} <= set(tallies) else tuple(tallies)
+    if len(pair) == 2:
+        first, second = pair
+        result["difference"] = {
+            "of": [second, first],
+            **whole.difference(first, second),
+            **{key: {label: part.difference(first, second) for label, part in by.items()} for key, by in parts.items()},
+            **_gained_and_lost(uids, tallies[first], tallies[second], attempts),
+        }
+    plain: dict[str, Any] = _plain(result)
+    return plain
+
+
+def _runs(rows: Rows | Sequence[Rows]) -> list[Rows]:
+    if rows and not isinstance(rows[0], AttemptRow):
+        return list(rows)  # type: ignore[arg-type]
+    return [rows]  # type: ignore[list-item]
+
+
+def _check_coverage(tallies: Mapping[str, Sequence[Tally]], allow_partial: bool) -> None:
+    lines = []
+    for name, runs in tallies.items():
+        for seed, run in enumerate(runs):
+            if run.missing:
+                which = f"{name}, seed {seed}" if len(runs) > 1 else name
+                lines.append(
+                    f"{which}: {run.expected - run.missing} of {run.expected} attempts have a verdict; "
+                    f"{run.system_errors} ended in system errors, {run.missing - run.system_errors} were not made"
+                )
+    if lines and not allow_partial:
+        lines.append("run the same command again to fill the gaps, or set evaluation.allow_partial=true")
+        raise WorldFailure("coverage is incomplete, so there are no figures\n" + "\n".join(lines))
+    for name, runs in tallies.items():
+        if not any(run.clean.sum() for run in runs):
+            raise WorldFailure(f"{name}: no attempt has a verdict")
+
+
+def _columns(tallies: Mapping[str, Sequence[Tally]]) -> tuple[NDArray[np.int64], dict[str, list[int]]]:
+    """T x D counts of all policies and seeds (clean, passed, clean, ...), and where each policy's columns begin."""
+    columns: list[NDArray[np.int64]] = []
+    spans: dict[str, list[int]] = {}
+    for name, runs in tallies.items():
+        spans[name] = []
+        for run in runs:
+            spans[name].append(len(columns))
+            columns += [run.clean, run.passed]
+    return np.stack(columns, axis=1), spans
+
+
+class _Part:
+    """Figures of a set of tasks: all of them, or those of one domain."""
+
+    def __init__(
+        self,
+        columns: NDArray[np.int64],
+        spans: Mapping[str, Sequence[int]],
+        attempts: int,
+        settings: Evaluation,
+        label: str,
+    ) -> None:
+        self.attempts = attempts
+        self.ks = list(range(1, attempts + 1))
+        self.columns, self.spans = columns, spans
+        self.resampling = Resampling.of(columns, samples=settings.bootstrap, seed=settings.seed, label=label)
+        self.values = {name: self._values(name) for name in spans}
+
+    def _values(self, name: str) -> Floats:
+        """G x M values of a policy: pass@1, at least once, every time, pass@k, pass^k, plug-in pass^k; means over
+        seeds.
+        """
+        each = []
+        for start in self.spans[name]:
+            n, c = self.resampling.columns[:, start], self.resampling.columns[:, start + 1]
+            each.append(
+                np.column_stack(
+                    [
+                        pass_rate(n, c),
+                        passed_at_least_once(n, c),
+                        passed_every_time(n, c, self.attempts),
+                        pass_at_k(n, c, self.ks),
+                        pass_power_k(n, c, self.ks),
+                        plug_in_pass_power_k(n, c, self.ks),
+                    ]
+                )
+            )
+        stacked = np.stack(each)
+        there = (~np.isnan(stacked)).sum(axis=0)
+        mean: Floats = np.divide(np.nansum(stacked, axis=0), there, out=np.full(there.shape, np.nan), where=there > 0)
+        return mean
+
+    def figures(self, name: str) -> dict[str, Any]:
+        values = self.values[name]
+        mean = self.resampling.mean(values)
+        low, high = self.resampling.interval(values)
+        for column in range(values.shape[1]):
+            known = ~np.isnan(values[:, column])
+            distinct = np.unique(values[known, column])
+            if len(distinct) == 1 and distinct[0] in (0.0, 1.0):
+                total = float(self.resampling.sizes[known].sum())
+                low[column], high[column] = share_interval(distinct[0] * total, total)
+        bare = [_figure(*triple) for triple in zip(mean.tolist(), low.tolist(), high.tolist(), strict=True)]
+        k = self.attempts
+        n_tasks = int(self.resampling.sizes.sum())
+        starts = self.spans[name]
+        n = self.columns[:, starts].astype(np.float64)
+        c = self.columns[:, [s + 1 for s in starts]].astype(np.float64)
+        fixed = fixed_tasks_interval(n.sum(axis=1), c.sum(axis=1))
+        every = [int(((n[:, s] == k) & (c[:, s] == k)).sum()) for s in range(len(starts))]
+        once = [int((c[:, s] > 0).sum()) for s in range(len(starts))]
+        figures: dict[str, Any] = {
+            "tasks": n_tasks,
+            "passed_attempts": int(c.sum()),
+            "clean_attempts": int(n.sum()),
+            "pass_at_1": {**bare[0], "fixed_low": fixed[0], "fixed_high": fixed[1]},
+            "passed_at_least_once": {**bare[1], "tasks": _mean(once)},
+            "observed_all_k": {
+                **bare[2],
+                "tasks": _mean(every),
+                "attempts": k,
+                "task_rate_lower_bound": task_rate_lower_bound(k),
+            },
+            "pass_at_k": {str(i): bare[2 + i] for i in self.ks},
+            "pass_power_k": {str(i): bare[2 + k + i] for i in self.ks},
+            "pass_power_k_plug_in": {str(i): bare[2 + 2 * k + i] for i in self.ks},
+        }
+        if len(starts) > 1:
+            figures["by_seed"] = [
+                {
+                    "pass_at_1": float(np.nanmean(pass_rate(n[:, s], c[:, s]))),
+                    "passed_at_least_once": once[s],
+                    "passed_every_time": every[s],
+                }
+                for s in range(len(starts))
+            ]
+        return figures
+
+    def difference(self, first: str, second: str) -> dict[str, Any]:
+        """Second minus first on the same tasks, under the same weights."""
+        values = self.values[second] - self.values[first]
+        mean = self.resampling.mean(values)
+        low, high = self.resampling.interval(values)
+        bare = [_figure(*triple) for triple in zip(mean.tolist(), low.tolist(), high.tolist(), strict=True)]
+        return {
+            "pass_at_1": bare[0],
+            "passed_at_least_once": bare[1],
+            "observed_all_k": bare[2],
+            "pass_at_k": {str(i): bare[2 + i] for i in self.ks},
+        }
+
+
+def _figure(value: float, low: float, high: float) -> dict[str, float]:
+    return {"value": value, "low": low, "high": high}
+
+
+def _mean(counts: Sequence[int]) -> float | int:
+    """The count of a single run; the mean over seeds otherwise."""
+    return counts[0] if len(counts) == 1 else sum(counts) / len(counts)
+
+
+def _coverage(runs: Sequence[Tally]) -> dict[str, Any]:
+    parts = [run.coverage() for run in runs]
+    total = {key: sum(part[key] for part in parts) for key in ("expected", "clean", "missing", "system_errors")}
+    return {**total, "share": total["clean"] / max(total["expected"], 1), "complete": total["missing"] == 0}
+
+
+def _counts(runs: Sequence[Tally]) -> dict[str, Any]:
+    clean = sum(int(run.clean.sum()) for run in runs)
+    passed = sum(int(run.passed.sum()) for run in runs)
+    retried, retried_passed = sum(r.retried for r in runs), sum(r.retried_passed for r in runs)
+    judged = sum(run.judged for run in runs)
+    return {
+        "first_try": {"attempts": clean - retried, "pass_rate": _share(passed - retried_passed, clean - retried)},
+        "retried": {"attempts": retried, "pass_rate": _share(retried_passed, retried)},
+        "judged_share": _share(judged, clean),
+        "finish_reasons": _summed(run.finish_reasons for run in runs),
+        "system_error_kinds": _summed(run.system_error_kinds for run in runs),
+        "tokens": _summed(run.tokens for run in runs),
+        "attempt_seconds": sum(run.seconds for run in runs),
+    }
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+def _summed(counts: Any) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for each in counts:
+        for key, count in each.items():
+            total[key] = total.get(key, 0) + count
+    return dict(sorted(total.items()))
+
+
+def _gained_and_lost(
+    uids: Sequence[str], first: Sequence[Tally], second: Sequence[Tally], attempts: int
+) -> dict[str, Any]:
+    """Tasks passed every time by one policy alone. With several seeds: in more seeds (of its own) than by the other."""
+    if len(first) != len(second) and 1 not in (len(first), len(second)):
+        raise UserError(Problem(f"{len(first)} and {len(second)} seeds cannot be paired", where="evaluation"))
+    before = np.mean([run.passed == attempts for run in first], axis=0)
+    after = np.mean([run.passed == attempts for run in second], axis=0)
+    tests = []
+    for seed in range(max(len(first), len(second))):
+        old = first[seed % len(first)].passed == attempts
+        new = second[seed % len(second)].passed == attempts
+        gained, lost = int((new & ~old).sum()), int((old & ~new).sum())
+        tests.append({"gained": gained, "lost": lost, "p": mcnemar_exact(gained, lost)})
+    return {
+        "gained": [uid for uid, more in zip(uids, (after > before).tolist(), strict=True) if more],
+        "lost": [uid for uid, less in zip(uids, (after < before).tolist(), strict=True) if less],
+        "mcnemar": tests[0] if len(tests) == 1 else tests,
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float):
+        return None if math.isnan(value) else "inf" if math.isinf(value) else float(value)
+    return value

@@ -1,0 +1,112 @@
+"""Rows to counts per task, and what coverage they have."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tbexp.attempts.row import AttemptRow
+from tbexp.errors import Problem, UserError
+
+_TOKENS = (
+    "prompt_tokens",
+    "cached_tokens",
+    "completion_tokens",
+    "reasoning_tokens",
+    "user_prompt_tokens",
+    "user_completion_tokens",
+    "judge_prompt_tokens",
+    "judge_completion_tokens",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """One run of one policy over T tasks (in the order of the uids given). Attempts past the protocol are left out."""
+
+    clean: NDArray[np.int64]
+    passed: NDArray[np.int64]
+    expected: int
+    system_errors: int  # attempts that have system errors only
+    retried: int  # clean attempts that needed more than one try
+    retried_passed: int
+    judged: int  # clean attempts whose verdict needed a judge
+    tokens: Mapping[str, int]
+    seconds: float
+    finish_reasons: Mapping[str, int]
+    system_error_kinds: Mapping[str, int]
+
+    @property
+    def missing(self) -> int:
+        """Attempts without a clean row."""
+        return self.expected - int(self.clean.sum())
+
+    def coverage(self) -> dict[str, Any]:
+        """As it stands in summary.json."""
+        clean = int(self.clean.sum())
+        return {
+            "expected": self.expected,
+            "clean": clean,
+            "missing": self.missing,
+            "system_errors": self.system_errors,
+            "share": clean / self.expected if self.expected else 1.0,
+            "complete": self.missing == 0,
+        }
+
+
+def tally(rows: Sequence[AttemptRow], uids: Sequence[str], attempts: int, *, name: str = "rows") -> Tally:
+    """Count rows. UserError if rows are of other tasks or an attempt has two clean rows; all of them in one message."""
+    index = {uid: i for i, uid in enumerate(uids)}
+    place = np.fromiter((index.get(row.uid, -1) for row in rows), np.int64, len(rows))
+    number = np.fromiter((row.attempt for row in rows), np.int64, len(rows))
+    state = np.fromiter((-1 if row.passed is None else int(row.passed) for row in rows), np.int64, len(rows))
+    _refuse_foreign(rows, place, name)
+    inside = number < attempts
+    clean = inside & (state >= 0)
+    key = place * attempts + number
+    _refuse_duplicates(key[clean], uids, attempts, name)
+    failed_keys = np.setdiff1d(key[inside & (state < 0)], key[clean])
+    kept = [row for row, ok in zip(rows, clean.tolist(), strict=True) if ok]
+    n = np.bincount(place[clean], minlength=len(uids))
+    c = np.bincount(place[clean], weights=state[clean], minlength=len(uids)).astype(np.int64)
+    retried = [row for row in kept if row.tries > 1]
+    return Tally(
+        clean=n.astype(np.int64),
+        passed=c,
+        expected=len(uids) * attempts,
+        system_errors=len(failed_keys),
+        retried=len(retried),
+        retried_passed=sum(bool(row.passed) for row in retried),
+        judged=sum([row.judged for row in kept]),
+        tokens={name: sum([getattr(row, name) for row in rows]) for name in _TOKENS},
+        seconds=float(sum([row.seconds for row in rows])),
+        finish_reasons=dict(sorted(Counter([row.finish_reason for row in kept]).items())),
+        system_error_kinds=dict(sorted(Counter(e["kind"] for row in rows if (e := row.system_error)).items())),
+    )
+
+
+def _refuse_foreign(rows: Sequence[AttemptRow], place: NDArray[np.int64], name: str) -> None:
+    foreign = sorted({rows[i].uid for i in np.flatnonzero(place < 0).tolist()})
+    if foreign:
+        more = f" and {len(foreign) - 10} more" if len(foreign) > 10 else ""
+        raise UserError(
+            Problem(
+                f"rows of {len(foreign)} tasks that are not evaluated: {', '.join(foreign[:10])}{more}",
+                where=name,
+                fix="name these tasks in tasks.held_out, or give the rows of these tasks alone",
+            )
+        )
+
+
+def _refuse_duplicates(keys: NDArray[np.int64], uids: Sequence[str], attempts: int, name: str) -> None:
+    values, counts = np.unique(keys, return_counts=True)
+    twice = values[counts > 1].tolist()
+    if twice:
+        shown = ", ".join(f"{uids[key // attempts]} attempt {key % attempts}" for key in twice[:10])
+        more = f" and {len(twice) - 10} more" if len(twice) > 10 else ""
+        raise UserError(Problem(f"{len(twice)} attempts have more than one clean row: {shown}{more}", where=name))
