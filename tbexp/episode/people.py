@@ -1,0 +1,145 @@
+"""The people an attempt meets besides the agent: the simulated user, and the judge that a test may ask.
+
+Decided here: what the user is told, and how its answer is cleaned. What a scripted user says stands in `scripted_user.py`; how
+an endpoint is called in `policy`; what a judge's answer means in `grading`.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from typing import Protocol
+
+from tbexp.config.schema import JudgeConfig, UserConfig
+from tbexp.errors import WorldError
+from tbexp.grading import Judge
+from tbexp.interpret.messages import Message
+from tbexp.policy import ChatEndpoint
+
+DONE = "<DONE>"
+NOTHING_TO_SAY = "I don't know."
+
+USER_SYSTEM = """You play the customer in a conversation with a service agent. You are given what you know and what was said.
+Answer only from what you know and from the conversation; never invent facts, and never tell more than you are asked.
+Copy names, numbers and identifiers exactly as they are written. Ask nothing unless you cannot answer without it.
+If you do not know the answer, say: I don't know.
+If nothing is asked of you, say: Thank you, that is all.
+Reply with the customer's next message alone."""
+
+USER_MAY_END = "\nWhen the matter is settled, or cannot go on, end your message with <DONE>."
+
+
+class User(Protocol):
+    """may_end: whether it may end the conversation by a text that ends with `<DONE>`."""
+
+    may_end: bool
+
+    async def reply(self, user_context: str, visible: Sequence[Message], *, seed: int) -> str: ...
+
+
+class ScriptedUser:
+    """Answers from the user context alone, the same for the same seed; costs nothing."""
+
+    may_end = False
+
+    async def reply(self, user_context: str, visible: Sequence[Message], *, seed: int) -> str:
+        from tbexp.episode.scripted_user import reply
+
+        asked = visible[-1].content if visible and visible[-1].role == "assistant" else ""
+        return reply(user_context, asked, random.Random(seed))
+
+
+class ChatUser:
+    """A model behind an OpenAI-compatible endpoint plays the user."""
+
+    def __init__(self, config: UserConfig):
+        self.may_end = config.may_end
+        self._config = config
+        self.endpoint = ChatEndpoint(config.endpoint, role="user", spending_cap_usd=config.spending_cap_usd)
+        self._system = USER_SYSTEM + (USER_MAY_END if config.may_end else "")
+
+    async def reply(self, user_context: str, visible: Sequence[Message], *, seed: int) -> str:
+        asked = visible[-1].content if visible and visible[-1].role == "assistant" else "(none)"
+        history = "\n\n".join(f"{'Agent' if m.role == 'assistant' else 'Customer'}: {m.content}" for m in visible)
+        parts = [
+            f"# What you know\n{_escape(user_context)}",
+            f"# Conversation so far\n{_escape(history)}",
+            f"# The agent's last message\n{_escape(asked)}",
+            "# Task\nWrite the customer's next message.",
+        ]
+        answer = await self.endpoint.text(
+            [{"role": "system", "content": self._system}, {"role": "user", "content": "\n\n".join(parts)}],
+            temperature=self._config.temperature,
+            max_tokens=self._config.max_tokens,
+            seed=seed,
+        )
+        return clean_reply(answer)
+
+    async def close(self) -> None:
+        await self.endpoint.close()
+
+
+class ChatJudge:
+    """A model behind an OpenAI-compatible endpoint answers a test's questions."""
+
+    def __init__(self, config: JudgeConfig):
+        self.style = config.style
+        self._config = config
+        self.endpoint = ChatEndpoint(config.endpoint, role="judge", spending_cap_usd=config.spending_cap_usd)
+
+    async def ask(self, system: str, user: str) -> str:
+        return await self.endpoint.text(
+            [{"role": "system", "content": system}, {"role": "user", "content": user}],
+            temperature=0.0,
+            max_tokens=self._config.max_tokens,
+            seed=0,
+        )
+
+    async def close(self) -> None:
+        await self.endpoint.close()
+
+
+class ScriptedJudge:
+    """Says yes to everything that is not empty: for datasets whose verdict is the database's, and for tests."""
+
+    style = "legacy"
+
+    async def ask(self, system: str, user: str) -> str:
+        return "Yes" if user.strip() else "No"
+
+
+class NoJudge:
+    """A test that asks a judge where none is configured is a system error, never a failed attempt."""
+
+    style = "legacy"
+
+    async def ask(self, system: str, user: str) -> str:
+        raise WorldError("no_judge", "the test asks a judge, but judge.kind is none")
+
+
+def open_user(config: UserConfig) -> User | None:
+    """The user that the config names; None: nobody answers."""
+    if config.kind == "none":
+        return None
+    return ScriptedUser() if config.kind == "scripted" else ChatUser(config)
+
+
+def open_judge(config: JudgeConfig) -> Judge:
+    """The judge that the config names."""
+    if config.kind == "chat":
+        return ChatJudge(config)
+    return ScriptedJudge() if config.kind == "scripted" else NoJudge()
+
+
+def clean_reply(text: str) -> str:
+    """The user's message without one leading role label and one pair of quotes; an empty one is `I don't know.`"""
+    text = re.sub(r"^\s*(?:user|customer)\s*:\s*", "", text.strip(), count=1, flags=re.IGNORECASE).strip()
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
+        text = text[1:-1].strip()
+    return text or NOTHING_TO_SAY
+
+
+def _escape(text: str) -> str:
+    """Text of others cannot end the conversation nor open a part of the prompt."""
+    return text.replace(DONE, "<done>").replace("\n# ", "\n\\# ")
