@@ -16,6 +16,7 @@ writes a file, seeds or draws random numbers, or takes the time, before it is as
 
 from __future__ import annotations
 
+import _socket
 import ast
 import asyncio
 import contextlib
@@ -405,9 +406,10 @@ def serve_ready(command: dict[str, Any], control: Control) -> NoReturn:
     def fork_here(tools: list[dict[str, Any]]) -> None:
         nonlocal forked
         loop: Any = asyncio.get_running_loop()
-        if not hasattr(loop, "_make_self_pipe") or not hasattr(loop, "_ssock"):
+        if not hasattr(loop, "_ssock") or not hasattr(loop, "_csock"):
             raise Unfit("it does not run on asyncio's own loop")
-        watch.stop({loop._ssock.fileno(), loop._csock.fileno()})
+        wakers = [loop._ssock.fileno(), loop._csock.fileno()]
+        watch.stop(set(wakers))
         quiet_request_log()
         schemas = [tool.get(key) for tool in tools for key in ("inputSchema", "outputSchema")]
         remember_checked_schemas([schema for schema in schemas if schema])
@@ -418,8 +420,10 @@ def serve_ready(command: dict[str, Any], control: Control) -> NoReturn:
         born.serve()
         forked = True
         asyncio._set_running_loop(loop)  # it is remembered per process
-        loop._close_self_pipe()
-        loop._make_self_pipe()
+        # The pair of sockets that wakes the loop is shared with the launcher: put another one in its place.
+        for old, new in zip(wakers, _socket.socketpair(), strict=True):
+            new.setblocking(False)
+            os.dup2(new.fileno(), old, inheritable=False)
         reseed()
 
     failure: list[BaseException] = []
@@ -536,7 +540,7 @@ def serve_import(command: dict[str, Any], control: Control) -> NoReturn:
 
 
 def reseed() -> None:
-    random.seed()
+    """`random` itself is seeded by every fork."""
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and "numpy.random" in sys.modules:
         numpy.random.seed()
