@@ -168,6 +168,7 @@ class JudgeConfig(Group):
     kind: Literal["scripted", "chat", "none"]
     endpoint: Endpoint = Endpoint()
     style: Literal["legacy", "motivation"] = "legacy"
+    answers: dict[str, bool] = Field(default_factory=dict)  # kind=scripted: part of a question -> yes (true) or no
     max_tokens: AtLeastOne = 512
     spending_cap_usd: Positive | None = None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from tbexp.config.schema import JudgeConfig, UserConfig
@@ -101,12 +101,18 @@ class ChatJudge:
 
 
 class ScriptedJudge:
-    """Says yes to everything that is not empty: for datasets whose verdict is the database's, and for tests."""
+    """Answers by a table, part of a question -> yes or no; a question that the table does not have is a system error."""
 
     style = "legacy"
 
+    def __init__(self, answers: Mapping[str, bool]):
+        self._answers = dict(answers)
+
     async def ask(self, system: str, user: str) -> str:
-        return "Yes" if user.strip() else "No"
+        for part, yes in self._answers.items():
+            if part in user:
+                return "Yes" if yes else "No"
+        raise WorldError("no_judge", "judge.answers has no entry for the question that the test asks")
 
 
 class NoJudge:
@@ -129,7 +135,7 @@ def open_judge(config: JudgeConfig) -> Judge:
     """The judge that the config names."""
     if config.kind == "chat":
         return ChatJudge(config)
-    return ScriptedJudge() if config.kind == "scripted" else NoJudge()
+    return ScriptedJudge(config.answers) if config.kind == "scripted" else NoJudge()
 
 
 def clean_reply(text: str) -> str:
