@@ -1,0 +1,40 @@
+"""Does at import, as $UNFIT says, what forked sessions must not share; answers like by_hand.py."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import random
+import socket
+import tempfile
+import threading
+import time
+import uuid
+
+what = os.environ.get("UNFIT", "")
+if what == "thread":
+    threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
+elif what == "socket":
+    held = socket.socket()
+elif what == "file":
+    held = open(__file__)  # type: ignore[assignment]  # noqa: SIM115
+elif what == "temporary":
+    held = tempfile.mkdtemp()  # type: ignore[assignment]
+    os.rmdir(held)  # type: ignore[arg-type]
+elif what == "seed":
+    random.seed(1)
+elif what == "draw":
+    number = random.random()
+elif what == "uuid":
+    number = uuid.uuid4()  # type: ignore[assignment]
+elif what == "clock":
+    started = datetime.datetime.now()
+elif what == "time":
+    started = time.time()  # type: ignore[assignment]
+elif what == "frozen clock":
+    time.time = lambda: 0.0
+
+import by_hand  # noqa: E402
+
+if __name__ == "__main__":
+    by_hand.main()
