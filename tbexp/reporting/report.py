@@ -1,0 +1,367 @@
+"""The report of one run: report/report.html in one file that opens offline, with figures and tables beside it.
+
+Decided here: which sections there are, in which order, and what the text says. What exists in the run folder is shown,
+what does not is named. A fall is told as plainly as a rise. Left to others: reading (`run_data.py`), figures, tables,
+and the looks (`report.html.j2`).
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tbexp.config.schema import STAGES
+from tbexp.reporting import figures, tables
+from tbexp.reporting.run_data import Attempts, RunData, _at, read_run
+from tbexp.reporting.tables import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CAUTION = (
+    "Dollar values are a comparative serving index, not invoices; they exclude the training run and the probing of the "
+    "policy."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    name: str
+    uri: str
+    caption: str
+
+
+@dataclass(slots=True)
+class Section:
+    id: str
+    title: str
+    text: list[str] = field(default_factory=list)
+    pictures: list[Picture] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    folded: list[Table] = field(default_factory=list)  # long ones, closed at first
+
+
+def write_report(run_dir: Path) -> Path:
+    """Writes report/ in `run_dir` from what is there, and gives the HTML file's path."""
+    run = read_run(run_dir)
+    folder = run_dir / "report"
+    fresh = run_dir / ".report.new"
+    shutil.rmtree(fresh, ignore_errors=True)
+    for part in ("figures", "tables"):
+        (fresh / part).mkdir(parents=True)
+    with figures.style():
+        sections = [make(run, fresh) for make in (_results, _topics, _tasks, _pool, _training, _endings, _time)]
+    for section in sections:
+        for table in [*section.tables, *section.folded] if section else []:
+            tables.write_csv(table, fresh / "tables")
+    html = _render(run, [section for section in sections if section])
+    (fresh / "report.html").write_text(html, encoding="utf-8")
+    shutil.rmtree(folder, ignore_errors=True)
+    fresh.rename(folder)
+    return folder / "report.html"
+
+
+def _results(run: RunData, out: Path) -> Section | None:
+    table = tables.headline(run)
+    if table is None:
+        return None
+    section = Section("results", "Before and after" if _both(run) else "Results")
+    policies = tables.summary_policies(run)
+    wanted = tables.metrics(run)
+    rows = [(m.label, {name: m.of(p) for name, p in policies.items()}) for m in wanted]
+    section.text += [*_partial(run), *_sentences(run)]
+    section.tables.append(table)
+    caption = (
+        "Share of attempts that pass (pass@1), of tasks that pass at least once, and of tasks that pass every time. "
+        "Bars are 95% intervals."
+    )
+    section.pictures.append(_picture(out, "before_after", caption, lambda: figures.before_after(rows)))
+    if "US$ per reliable task" in table.columns:
+        section.text.append(CAUTION)
+    return section
+
+
+def _topics(run: RunData, out: Path) -> Section | None:
+    table = tables.topic_table(run)
+    if table is None:
+        return None
+    section = Section("topics", "By topic", tables=[table])
+    heat = tables.by_topic(run)
+    if heat:
+        names, blocks = heat
+        labels = [name.replace("_", " ") for name in names]
+        falls = [
+            f"{label} ({title} {tables.points(line[2])} points)"
+            for title, lines in blocks
+            for label, line in zip(labels, lines, strict=True)
+            if line[2] is not None and line[2] < 0
+        ]
+        section.text.append("Falls: " + "; ".join(falls) + "." if falls else "No topic falls in any of the metrics.")
+        caption = "Rates in percent, changes in points. Blue: higher; brown: lower."
+        section.pictures.append(_picture(out, "topics", caption, lambda: figures.topics(labels, blocks)))
+        section.folded, section.tables = section.tables, []
+    return section
+
+
+def _tasks(run: RunData, out: Path) -> Section | None:
+    if not _both(run):
+        return None
+    before, after = run.policies["base"], run.policies["trained"]
+    found = tables.changes(before, after)
+    size = found.size
+    text = (
+        f"Tasks that pass {size} of {size}: {len(found.gained)} gained, {len(found.lost)} lost. Tasks that pass at "
+        f"least once: {len(found.reached)} gained, {len(found.dropped)} lost. Compared are the {found.compared} tasks "
+        f"with all {size} attempts on both sides."
+    )
+    order = sorted({*before.outcomes, *after.outcomes}, key=lambda u: (-after.passed(u), -before.passed(u), u))
+    marks = dict.fromkeys(found.gained, "gained") | dict.fromkeys(found.lost, "lost")
+    caption = (
+        "Each line is a task, sorted by passes after training, then before. "
+        f"+ marks a task that now passes {size} of {size}, − one that no longer does."
+    )
+    section = Section("tasks", "Tasks gained and lost", [text])
+    section.pictures.append(_picture(out, "strips", caption, lambda: figures.strips(before, after, order, marks, size)))
+    table = tables.change_table(found, before, after)
+    if table.rows:
+        (section.tables if len(table.rows) <= 16 else section.folded).append(table)
+    return section
+
+
+def _pool(run: RunData, out: Path) -> Section | None:
+    if not run.tasks:
+        return None
+    section = Section("pool", "The pool")
+    kept = sum(bool(row.get("kept")) for row in run.tasks)
+    clean = sum(int(row.get("clean") or 0) for row in run.tasks)
+    section.text.append(
+        f"{tables.counted(len(run.tasks), 'task')} with {clean:,} probe attempts that have a verdict; {kept} in the "
+        "pool. A task's posterior is Jeffreys' Beta(passes + ½, failures + ½); the band that holds most of it decides."
+    )
+    forecast = _forecast(run)
+    if forecast is not None:
+        section.text.append(
+            f"By these posteriors {100 * forecast:.0f}% of the pool's groups are expected to hold passes and failures."
+        )
+    if any(row.get("clean") for row in run.tasks):
+        caption = (
+            "Left: how many tasks passed how often; hatched bands are dropped. Right: the posterior of each number of "
+            "passes that occurs, thicker where more tasks have it."
+        )
+        section.pictures.append(
+            _picture(out, "bands", caption, lambda: figures.bands(run.tasks, run.edges, run.kept_bands))
+        )
+    section.tables += [t for t in (tables.band_table(run), tables.reason_table(run)) if t]
+    return section
+
+
+def _training(run: RunData, out: Path) -> Section | None:
+    if not run.steps:
+        return None
+    section = Section("training", "Training")
+    reward = figures.series(run.steps, "train/reward_mean")
+    mixed = figures.series(run.steps, "train/mixed_group_rate")
+    text = tables.counted(len(reward or run.steps), "update")
+    if reward:
+        edge = max(1, len(reward) // 5)
+        first, last = (sum(v for _, v in part) / len(part) for part in (reward[:edge], reward[-edge:]))
+        text += f"; the mean reward goes from {first:.2f} (first {edge}) to {last:.2f} (last {edge})"
+    if mixed:
+        share = sum(v for _, v in mixed) / len(mixed)
+        text += f"; {100 * share:.0f}% of the groups held passes and failures"
+        forecast = _forecast(run)
+        if forecast is not None:
+            text += f" ({100 * forecast:.0f}% had been forecast for the untrained policy)"
+    section.text.append(text + ".")
+    refilled = [
+        f"{sum(v for _, v in found):,.0f} groups for {reason}"
+        for name, reason in (("zero_variance", "equal rewards"), ("system_error_groups", "system errors"))
+        if (found := figures.series(run.steps, f"train/refilled/{name}"))
+    ]
+    if refilled:
+        section.text.append("Replaced: " + ", ".join(refilled) + ".")
+    if run.chosen_step is None:
+        section.text.append("Which checkpoint was chosen is not recorded.")
+    else:
+        section.text.append(f"The checkpoint of update {run.chosen_step} was chosen on the validation tasks.")
+    caption = "Dots are single updates; the reward is the mean over the attempts of an update."
+    section.pictures.append(
+        _picture(out, "training", caption, lambda: figures.training(run.steps, run.chosen_step, _forecast(run)))
+    )
+    return section
+
+
+def _endings(run: RunData, out: Path) -> Section | None:
+    sources = _sources(run)
+    if not sources:
+        return None
+    section = Section("endings", "How attempts end")
+    finish = {name: dict(attempts.finish) for name, attempts in sources.items() if attempts.finish}
+    if finish:
+        caption = "Attempts that have a verdict, by why the conversation ended."
+        picture = _picture(out, "endings", caption, lambda: figures.shares(finish, "Finish reasons"))
+        section.pictures.append(picture)
+    table = tables.error_table(sources)
+    if table:
+        section.tables.append(table)
+    else:
+        section.text.append("No attempt ended in a system error.")
+    return section
+
+
+def _time(run: RunData, out: Path) -> Section | None:
+    stages = sorted(run.stage_seconds.items(), key=lambda item: (*STAGES, item[0]).index(item[0]))
+    parts: dict[str, float] = {}
+    for row in run.steps.values():
+        for name, value in row.items():
+            if name.startswith("train/seconds/") and name != "train/seconds/step":
+                part = name.removeprefix("train/seconds/").replace("_", " ")
+                parts[part] = parts.get(part, 0.0) + value
+    sources = _sources(run)
+    if not stages and not parts and not sources:
+        return None
+    section = Section("time", "Where the time went")
+    if stages:
+        caption = f"Wall time, {figures.duration(sum(s for _, s in stages))} in all."
+        section.pictures.append(_picture(out, "time_stages", caption, lambda: figures.times(stages, "Stages")))
+        section.folded.append(tables.time_table(stages))
+    else:
+        section.text.append("The stages' wall times are not recorded.")
+    if parts:
+        caption = "Sums over all updates."
+        longest_first = sorted(parts.items(), key=lambda item: -item[1])
+        section.pictures.append(
+            _picture(out, "time_training", caption, lambda: figures.times(longest_first, "Inside training"))
+        )
+    for name, attempts in sources.items():
+        section.text.append(
+            f"{name}: {attempts.total:,} attempts took {figures.duration(attempts.seconds)} one by one "
+            f"({figures.duration(attempts.seconds / max(1, attempts.total))} each, many at a time) and "
+            f"{attempts.tokens:,} tokens of the policy."
+        )
+    return section
+
+
+def _sentences(run: RunData) -> list[str]:
+    """One sentence per metric: where it went, by how much, how sure."""
+    policies = tables.summary_policies(run)
+    if not {"base", "trained"} <= policies.keys():
+        return []
+    difference = run.summary.get("difference") or {}
+    sentences = []
+    for metric in tables.metrics(run):
+        before, after = (metric.of(policies[name]).get("value") for name in ("base", "trained"))
+        if before is None or after is None:
+            continue
+        found = metric.of(difference)
+        low, high = found.get("low"), found.get("high")
+        change = after - before
+        verb = "rises" if change > 0 else "falls" if change < 0 else "stays"
+        sentence = (
+            f"{metric.subject} {verb} from {100 * before:.1f}% to {100 * after:.1f}% ({tables.points(change)} points"
+        )
+        if low is not None and high is not None:
+            sentence += f", 95% interval of the paired difference {tables.interval(found, signed=True)}"
+            sentence += ", which includes 0)" if low <= 0 <= high else ")"
+        else:
+            sentence += ")"
+        if metric.key == "pass_at_k" and change < 0:
+            sentence += ": fewer tasks are solved at least once than before"
+        sentences.append(sentence + ".")
+    return sentences
+
+
+def _partial(run: RunData) -> list[str]:
+    found = []
+    for name, figures_ in tables.summary_policies(run).items():
+        coverage = figures_.get("coverage")
+        share = coverage.get("share", coverage.get("value")) if isinstance(coverage, dict) else coverage
+        if isinstance(share, int | float) and share < 1:
+            found.append(f"Partial: {name} has a verdict for {100 * share:.1f}% of its attempts only.")
+    return found
+
+
+def _forecast(run: RunData) -> float | None:
+    """The pool's expected share of mixed groups: as selection wrote it, else the mean over the pool."""
+    for path in (("summary", "forecast", "mixed_rate"), ("forecast", "mixed_rate")):
+        value = _at(run.selection, *path)
+        if isinstance(value, int | float):
+            return float(value)
+    values = [v for row in run.tasks if row.get("kept") and isinstance(v := row.get("mixed_probability"), int | float)]
+    return sum(values) / len(values) if values else None
+
+
+def _sources(run: RunData) -> dict[str, Attempts]:
+    return ({"probe": run.probe} if run.probe else {}) | run.policies
+
+
+def _both(run: RunData) -> bool:
+    return {"base", "trained"} <= run.policies.keys()
+
+
+def _missing(run: RunData) -> list[str]:
+    there = {
+        "probe": run.probe is not None,
+        "select": bool(run.tasks),
+        "train": bool(run.steps),
+        "evaluate": bool(tables.summary_policies(run)),
+    }
+    missing = [name for name, exists in there.items() if not exists]
+    begun = "evaluate (attempts are there, its summary is not)"
+    return [begun if name == "evaluate" and run.policies else name for name in missing]
+
+
+def _picture(out: Path, name: str, caption: str, draw: Callable[[], Figure]) -> Picture:
+    """Draws, saves as SVG and PNG, and gives the SVG to be embedded."""
+    figure = draw()
+    figure.savefig(out / "figures" / f"{name}.png", dpi=160)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="svg", dpi=160, metadata={"Date": None})
+    (out / "figures" / f"{name}.svg").write_bytes(buffer.getvalue())
+    uri = "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return Picture(name, uri, caption)
+
+
+def _facts(run: RunData) -> list[tuple[str, str]]:
+    """The settings that a reader asks for first."""
+    wanted = (
+        ("model", ("model", "name")),
+        ("tasks", ("tasks", "name")),
+        ("probe attempts", ("probe", "attempts")),
+        ("group size", ("group", "size")),
+        ("groups per update", ("group", "groups_per_update")),
+        ("updates", ("training", "steps")),
+        ("learning rate", ("optimizer", "lr")),
+        ("evaluation attempts", ("evaluation", "attempts")),
+        ("seed", ("seed",)),
+    )
+    found = [(label, _at(run.config, *path)) for label, path in wanted]
+    facts = [(label, str(value)) for label, value in found if value is not None]
+    commit = _at(run.manifest, "git_commit") or _at(run.manifest, "git", "commit")
+    return [*facts, ("commit", str(commit)[:12])] if commit else facts
+
+
+def _render(run: RunData, sections: list[Section]) -> str:
+    from importlib.resources import files
+
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(files("tbexp.reporting").joinpath("report.html.j2").read_text(encoding="utf-8"))
+    versions: Any = run.manifest.get("versions")
+    return template.render(
+        name=str(run.config.get("name") or run.folder.parent.name),
+        run=run.folder.name,
+        facts=_facts(run),
+        notes=run.notes,
+        faults=run.faults,
+        missing=_missing(run),
+        sections=sections,
+        versions=sorted(versions.items()) if isinstance(versions, dict) else [],
+        config=run.config_text,
+    )

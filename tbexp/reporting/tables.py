@@ -1,0 +1,303 @@
+"""The report's tables: their form, their CSV, and what stands in them.
+
+Decided here: which comparison is put beside which, and that the best figure of a column is bold. Intervals are taken
+from summary.json, never made here; what is only counted (tasks gained and lost) is counted from the attempts.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tbexp.config.schema import BANDS
+from tbexp.reporting.figures import band_label, duration
+from tbexp.reporting.run_data import Attempts, Json, RunData, _at
+
+DASH = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    text: str
+    bold: bool = False
+    note: str = ""  # small, behind the text
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    name: str  # of its CSV file
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A headline metric as summary.json has it. key: under a policy and under `difference`."""
+
+    key: str
+    label: str
+    size: str | None = None  # the k of pass@k
+
+    @property
+    def subject(self) -> str:
+        """The metric as the subject of a sentence."""
+        return f"The share of tasks that pass {self.label}" if self.key == "observed_all_k" else self.label
+
+    def of(self, figures: Any) -> Json:
+        found = _at(figures, self.key)
+        if self.size is not None and isinstance(found, Mapping) and "value" not in found:
+            found = found.get(self.size)
+        return found if isinstance(found, Mapping) else {"value": found} if isinstance(found, int | float) else {}
+
+
+def metrics(run: RunData) -> list[Metric]:
+    """pass@1, pass@k and observed k/k, k being the number of attempts."""
+    policies = summary_policies(run)
+    sizes = [int(k) for p in policies.values() for k in (_at(p, "pass_at_k") or {}) if str(k).isdigit()]
+    attempts = [a for p in policies.values() if isinstance(a := _at(p, "attempts_per_task"), int)]
+    size = max([*sizes, *attempts, *(a.size for a in run.policies.values())], default=0)
+    return [
+        Metric("pass_at_1", "pass@1"),
+        Metric("pass_at_k", f"pass@{size}", str(size)),
+        Metric("observed_all_k", f"{size} of {size}"),
+    ]
+
+
+def summary_policies(run: RunData) -> dict[str, Json]:
+    found = run.summary.get("policies")
+    return {str(k): v for k, v in found.items() if isinstance(v, Mapping)} if isinstance(found, Mapping) else {}
+
+
+def headline(run: RunData) -> Table | None:
+    policies = summary_policies(run)
+    if not policies:
+        return None
+    columns = metrics(run)
+    costs = {name: _at(p, "cost", "per_reliable_task_usd") for name, p in policies.items()}
+    with_cost = any(isinstance(cost, int | float) and cost > 0 for cost in costs.values())
+    best = {
+        m.label: max((v for p in policies.values() if (v := m.of(p).get("value")) is not None), default=None)
+        for m in columns
+    }
+    cheapest = min((c for c in costs.values() if isinstance(c, int | float)), default=None)
+    rows = []
+    for name, figures in policies.items():
+        cells = [Cell(name), Cell(_count(figures.get("tasks"))), Cell(_count(figures.get("attempts")))]
+        for metric in columns:
+            found = metric.of(figures)
+            value = found.get("value")
+            note = interval(found)
+            if metric.key == "observed_all_k" and isinstance(found.get("tasks"), int):
+                note = counted(found["tasks"], "task") + (f", {note}" if note else "")
+            cells.append(
+                Cell(percent(value), value is not None and value == best[metric.label] and len(policies) > 1, note)
+            )
+        if with_cost:
+            cost = costs[name]
+            known = isinstance(cost, int | float)
+            cells.append(Cell(f"{cost:.2f}" if known else DASH, known and cost == cheapest and len(policies) > 1))
+        rows.append(tuple(cells))
+    difference = run.summary.get("difference")
+    if isinstance(difference, Mapping) and difference:
+        cells = [Cell("trained − base"), Cell(""), Cell("")]
+        for metric in columns:
+            found = metric.of(difference)
+            if found.get("value") is None and {"base", "trained"} <= policies.keys():
+                after, before = (metric.of(policies[name]).get("value") for name in ("trained", "base"))
+                found = {"value": after - before} if after is not None and before is not None else {}
+            cells.append(Cell(points(found.get("value")), False, interval(found, signed=True)))
+        rows.append((*cells, Cell("")) if with_cost else tuple(cells))
+    names = (
+        "policy",
+        "tasks",
+        "attempts",
+        *(m.label for m in columns),
+        *(["US$ per reliable task"] if with_cost else []),
+    )
+    return Table("headline", "Rates in percent with 95% intervals; differences in points", names, tuple(rows))
+
+
+def by_topic(run: RunData) -> tuple[list[str], list[tuple[str, list[list[float | None]]]]] | None:
+    """Topics, and for each metric one line [base, trained, change] per topic."""
+    policies = summary_policies(run)
+    before, after = (_at(policies.get(name), "by_domain") for name in ("base", "trained"))
+    if not isinstance(before, Mapping) or not isinstance(after, Mapping):
+        return None
+    names = sorted({*before, *after})
+    blocks = []
+    for metric in metrics(run):
+        lines: list[list[float | None]] = []
+        for name in names:
+            first, second = (metric.of(side.get(name)).get("value") for side in (before, after))
+            lines.append([first, second, second - first if first is not None and second is not None else None])
+        blocks.append((metric.label, lines))
+    return names, blocks
+
+
+def topic_table(run: RunData) -> Table | None:
+    """For one policy alone, or as the CSV of the heat map."""
+    policies = {
+        name: p["by_domain"] for name, p in summary_policies(run).items() if isinstance(p.get("by_domain"), Mapping)
+    }
+    if not policies:
+        return None
+    topics = sorted({topic for by in policies.values() for topic in by})
+    columns = metrics(run)
+    rows = []
+    for topic in topics:
+        cells = [Cell(topic.replace("_", " "))]
+        for metric in columns:
+            values = [metric.of(by.get(topic)).get("value") for by in policies.values()]
+            top = max((v for v in values if v is not None), default=None)
+            leads = len({v for v in values if v is not None}) > 1
+            cells += [Cell(percent(v), leads and v == top) for v in values]
+        rows.append(tuple(cells))
+    names = ["topic", *(f"{m.label} {name}" for m in columns for name in policies)]
+    return Table("topics", "Rates by topic, in percent", tuple(names), tuple(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Tasks whose standing changed. Only tasks with all attempts on both sides are compared."""
+
+    size: int
+    compared: int
+    gained: tuple[str, ...]  # every attempt passes now, not before
+    lost: tuple[str, ...]
+    reached: tuple[str, ...]  # at least one attempt passes now, none before
+    dropped: tuple[str, ...]
+
+
+def changes(before: Attempts, after: Attempts) -> Changes:
+    size = max(before.size, after.size)
+    both = [u for u in sorted(before.outcomes) if before.clean(u) == after.clean(u) == size]
+    was = {u: before.passed(u) for u in both}
+    now = {u: after.passed(u) for u in both}
+    return Changes(
+        size,
+        len(both),
+        tuple(u for u in both if now[u] == size > was[u]),
+        tuple(u for u in both if was[u] == size > now[u]),
+        tuple(u for u in both if now[u] > 0 == was[u]),
+        tuple(u for u in both if was[u] > 0 == now[u]),
+    )
+
+
+def change_table(found: Changes, before: Attempts, after: Attempts) -> Table:
+    rows = []
+    kinds = (
+        (f"gained: now {found.size} of {found.size}", found.gained),
+        (f"lost: no longer {found.size} of {found.size}", found.lost),
+        ("now passed at least once", found.reached),
+        ("no longer passed at all", found.dropped),
+    )
+    for kind, uids in kinds:
+        for uid in uids:
+            cells = (
+                uid,
+                before.domains.get(uid, "").replace("_", " "),
+                str(before.passed(uid)),
+                str(after.passed(uid)),
+            )
+            rows.append((Cell(kind), *(Cell(cell) for cell in cells)))
+    caption = f"Passes of {found.size} attempts; a task may stand in two lists"
+    return Table("tasks_gained_and_lost", caption, ("change", "task", "topic", "base", "trained"), tuple(rows))
+
+
+def band_table(run: RunData) -> Table | None:
+    if not run.tasks:
+        return None
+    total = len(run.tasks)
+    rows = []
+    lower = 0.0
+    for band in BANDS:
+        upper = run.edges.get(band, 1.0)
+        mine = [row for row in run.tasks if row.get("band") == band]
+        mass = sum(float(_at(row, "masses", band) or 0.0) for row in run.tasks)
+        taken = sum(bool(row.get("kept")) for row in mine)
+        policy = "kept" if band in run.kept_bands else "dropped"
+        cells = (band_label(band), f"{lower:g} to {upper:g}", policy, str(len(mine)), f"{mass:.1f}", str(taken))
+        rows.append(tuple(Cell(cell) for cell in cells))
+        lower = upper
+    last = ("all", "", "", str(total), str(total), str(sum(bool(row.get("kept")) for row in run.tasks)))
+    rows.append(tuple(Cell(cell, bold=True) for cell in last))
+    names = ("band", "pass rate", "rule", "tasks decided", "tasks expected by the posterior", "in the pool")
+    return Table("bands", "Tasks by band", names, tuple(rows))
+
+
+def reason_table(run: RunData) -> Table | None:
+    counts: dict[str, int] = {}
+    for row in run.tasks:
+        for reason in row.get("reasons") or []:
+            counts[str(reason)] = counts.get(str(reason), 0) + 1
+    if not counts:
+        return None
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    rows = tuple((Cell(reason.replace("_", " ")), Cell(str(count))) for reason, count in ordered)
+    return Table("reasons", "Why tasks are not in the pool; a task may have several reasons", ("reason", "tasks"), rows)
+
+
+def error_table(sources: Mapping[str, Attempts]) -> Table | None:
+    kinds = sorted({kind for attempts in sources.values() for kind in attempts.errors})
+    if not kinds:
+        return None
+    rows = []
+    for kind in kinds:
+        message = next((a.messages[kind] for a in sources.values() if a.messages.get(kind)), "")
+        first = " ".join(message.split())
+        counts = [Cell(_count(attempts.errors[kind])) for attempts in sources.values()]
+        rows.append((Cell(kind), *counts, Cell(first if len(first) <= 160 else first[:159] + "…")))
+    rows.append((Cell("all tries"), *(Cell(_count(a.total + _repeated(a))) for a in sources.values()), Cell("")))
+    return Table("system_errors", "System errors by kind, repeated tries included; none of them is scored",
+                 ("kind", *sources, "first message"), tuple(rows))  # fmt: skip
+
+
+def time_table(rows: Sequence[tuple[str, float]]) -> Table:
+    total = sum(value for _, value in rows) or 1.0
+    cells = [(Cell(name), Cell(duration(value)), Cell(percent(value / total))) for name, value in rows]
+    return Table("time", "Wall time by stage", ("stage", "time", "share"), tuple(cells))
+
+
+def write_csv(table: Table, folder: Path) -> None:
+    with (folder / f"{table.name}.csv").open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(table.columns)
+        for row in table.rows:
+            writer.writerow(cell.text + (f" ({cell.note})" if cell.note else "") for cell in row)
+
+
+def percent(value: float | None) -> str:
+    return DASH if value is None else f"{100 * value:.1f}"
+
+
+def points(value: float | None) -> str:
+    """A difference in points with its sign; a zero has none."""
+    if value is None:
+        return DASH
+    text = f"{100 * value:+.1f}"
+    return "0.0" if text in ("+0.0", "-0.0") else text
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def interval(found: Json, *, signed: bool = False) -> str:
+    low, high = found.get("low"), found.get("high")
+    if low is None or high is None:
+        return ""
+    return f"{100 * low:+.1f} to {100 * high:+.1f}" if signed else f"{100 * low:.1f} to {100 * high:.1f}"
+
+
+def _count(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else DASH
+
+
+def _repeated(attempts: Attempts) -> int:
+    """Tries that ended in a system error and were made again."""
+    open_errors = sum(o is None for a in attempts.outcomes.values() for o in a.values())
+    return sum(attempts.errors.values()) - open_errors

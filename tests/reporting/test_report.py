@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tbexp.reporting import write_report
+from tbexp.reporting.figures import outcome_cells
+from tbexp.reporting.run_data import read_run
+from tbexp.reporting.tables import Table, changes, headline, points
+
+Build = Callable[..., Path]
+
+
+class Page(HTMLParser):
+    """Every address that the page would load or follow, its tags, and its text outside of styles."""
+
+    def __init__(self, html: str):
+        super().__init__()
+        self.addresses: list[str] = []
+        self.tags: list[str] = []
+        self.text = ""
+        self._style = False
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self._style = tag == "style"
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "data")]
+
+    def handle_data(self, data: str) -> None:
+        self.text += " " * (data.strip() == "") if self._style else data
+
+
+@pytest.fixture(scope="session")
+def full(tmp_path_factory: pytest.TempPathFactory, build_run: Build) -> Path:
+    run = build_run(tmp_path_factory.mktemp("report") / "run")
+    write_report(run)
+    return run
+
+
+def rows_of(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def write_lines(file: Path, rows: list[dict[str, Any]]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_the_report_is_one_file_that_loads_nothing(full: Path) -> None:
+    html = (full / "report/report.html").read_text()
+    page = Page(html)
+    assert not {"script", "link", "iframe", "object"} & set(page.tags)
+    assert all(address.startswith(("data:image/svg+xml;base64,", "#")) for address in page.addresses)
+    assert page.tags.count("img") == 8
+    assert "url(" not in html
+    assert "@import" not in html
+
+
+def test_every_figure_and_table_also_lies_beside_the_report(full: Path) -> None:
+    names = {"before_after", "topics", "strips", "bands", "training", "endings", "time_stages", "time_training"}
+    assert {path.stem for path in (full / "report/figures").glob("*.svg")} == names
+    assert {path.stem for path in (full / "report/figures").glob("*.png")} == names
+    tables = {path.stem for path in (full / "report/tables").glob("*.csv")}
+    assert tables == {"headline", "topics", "tasks_gained_and_lost", "bands", "reasons", "system_errors", "time"}
+    with (full / "report/tables/bands.csv").open(newline="") as stream:
+        assert [row[0] for row in csv.reader(stream)][1:6] == ["rarely", "hard", "medium", "often", "nearly always"]
+
+
+def test_the_report_says_what_the_held_out_tasks_share(full: Path) -> None:
+    assert "share the candidates' rules" in Page((full / "report/report.html").read_text()).text
+
+
+def test_a_complete_run_misses_nothing_and_names_the_chosen_checkpoint(full: Path) -> None:
+    text = Page((full / "report/report.html").read_text()).text
+    assert "Not in this run" not in text
+    assert "The checkpoint of update 30 was chosen" in text
+    assert "78% had been forecast" in text
+
+
+@pytest.mark.parametrize(
+    ("parts", "missing", "titles"),
+    [
+        ((), "probe, select, train, evaluate", ["How it was made"]),
+        (("probe",), "select, train, evaluate", ["How attempts end", "Where the time went", "How it was made"]),
+        (("select",), "probe, train, evaluate", ["The pool", "Where the time went", "How it was made"]),
+        (("train",), "probe, select, evaluate", ["Training", "Where the time went", "How it was made"]),
+    ],
+)
+def test_the_report_shows_what_exists_and_names_what_does_not(
+    tmp_path: Path, build_run: Build, parts: tuple[str, ...], missing: str, titles: list[str]
+) -> None:
+    html = write_report(build_run(tmp_path / "run", parts)).read_text()
+    assert f"Not in this run: {missing}." in html
+    assert [part.split("</h2>")[0] for part in html.split("<h2>")[1:]] == titles
+
+
+def test_an_empty_folder_has_a_report_too(tmp_path: Path) -> None:
+    assert "The run folder holds no results yet." in write_report(tmp_path).read_text()
+
+
+def test_broken_files_are_named_and_the_rest_is_shown(tmp_path: Path, build_run: Build) -> None:
+    run = build_run(tmp_path / "run", ("select",))
+    with (run / "select/tasks.jsonl").open("a") as stream:
+        stream.write('not json\n{"uid": "torn')
+    (run / "config.yaml").write_text("a: [")
+    (run / "evaluate").mkdir()
+    (run / "evaluate/summary.json").write_text("{")
+    text = Page(write_report(run).read_text()).text
+    assert "select/tasks.jsonl: 1 lines are no JSON" in text
+    assert "config.yaml can't be read" in text
+    assert "evaluate/summary.json can't be read" in text
+    assert "64 tasks with 512 probe attempts" in text
+
+
+def test_the_same_run_gives_the_same_report(tmp_path: Path, build_run: Build) -> None:
+    run = build_run(tmp_path / "run", ("select",))
+    assert write_report(run).read_bytes() == write_report(run).read_bytes()
+
+
+def test_text_from_models_and_tasks_is_shown_and_never_interpreted(tmp_path: Path) -> None:
+    hostile = "<script>alert('x')</script> $x^{2 \\frac"
+    base = [
+        {"uid": hostile, "attempt": n, "passed": n > 0, "finish_reason": hostile, "domain": hostile} for n in (0, 1)
+    ]
+    error = {"kind": hostile, "message": hostile}
+    trained = [{"uid": hostile, "attempt": n, "passed": True, "finish_reason": "stop", "domain": "x"} for n in (0, 1)]
+    trained.append({"uid": hostile, "attempt": 1, "passed": None, "system_error": error})
+    write_lines(tmp_path / "evaluate/base/attempts.jsonl", base)
+    write_lines(tmp_path / "evaluate/trained/attempts.jsonl", trained)
+    (tmp_path / "manifest.json").write_text(json.dumps({"notes": [hostile]}))
+    (tmp_path / "config.yaml").write_text(json.dumps({"name": hostile}))
+    page = Page(write_report(tmp_path).read_text())
+    assert "script" not in page.tags
+    assert page.text.count("<script>alert('x')</script>") >= 5
+    assert "evaluate (attempts are there, its summary is not)" in page.text
+
+
+def summary(before: tuple[float, float, float], after: tuple[float, float, float], n: int = 4) -> dict[str, Any]:
+    def policy(values: tuple[float, float, float]) -> dict[str, Any]:
+        keys = ("pass_at_1", "observed_all_k")
+        figures: dict[str, Any] = {key: {"value": v} for key, v in zip(keys, (values[0], values[2]), strict=True)}
+        return figures | {"pass_at_k": {str(n): {"value": values[1]}}, "tasks": 8, "attempts": 8 * n, "coverage": 1.0}
+
+    change = {"value": after[0] - before[0], "low": -0.2, "high": 0.05}
+    return {"policies": {"base": policy(before), "trained": policy(after)}, "difference": {"pass_at_1": change}}
+
+
+def test_a_fall_is_told_as_plainly_as_a_rise(tmp_path: Path) -> None:
+    (tmp_path / "evaluate").mkdir()
+    (tmp_path / "evaluate/summary.json").write_text(json.dumps(summary((0.5, 0.9, 0.1), (0.44, 0.8, 0.2))))
+    text = " ".join(Page(write_report(tmp_path).read_text()).text.split())
+    assert "pass@1 falls from 50.0% to 44.0% (-6.0 points" in text
+    assert "which includes 0" in text
+    assert "pass@4 falls from 90.0% to 80.0% (-10.0 points): fewer tasks are solved at least once" in text
+    assert "The share of tasks that pass 4 of 4 rises from 10.0% to 20.0% (+10.0 points)." in text
+
+
+def test_a_partial_evaluation_is_called_partial(tmp_path: Path) -> None:
+    (tmp_path / "evaluate").mkdir()
+    partial = summary((0.5, 0.9, 0.1), (0.44, 0.8, 0.2))
+    partial["policies"]["trained"]["coverage"] = 0.75
+    (tmp_path / "evaluate/summary.json").write_text(json.dumps(partial))
+    assert "Partial: trained has a verdict for 75.0% of its attempts only." in write_report(tmp_path).read_text()
+
+
+def test_the_leader_of_each_column_is_bold_and_nobody_else(tmp_path: Path) -> None:
+    (tmp_path / "evaluate").mkdir()
+    (tmp_path / "evaluate/summary.json").write_text(json.dumps(summary((0.5, 0.9, 0.1), (0.6, 0.8, 0.1))))
+    table = headline(read_run(tmp_path))
+    assert isinstance(table, Table)
+    bold = [[cell.bold for cell in row[3:6]] for row in table.rows]
+    assert bold == [[False, True, True], [True, False, True], [False, False, False]]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"step": 3, "train/reward_mean": 0.5},
+        {"step": 3, "data": {"train/reward_mean": 0.5}},
+        {"step": 3, "metrics": {"train/reward_mean": 0.5}},
+        {"step": 3, "name": "train/reward_mean", "value": 0.5},
+    ],
+)
+def test_training_metrics_are_read_in_every_form_that_is_written(tmp_path: Path, row: dict[str, Any]) -> None:
+    write_lines(tmp_path / "train/metrics.jsonl", [row])
+    assert read_run(tmp_path).steps == {3: {"train/reward_mean": 0.5}}
+
+
+def test_policies_are_told_apart_by_folder_or_by_field(tmp_path: Path) -> None:
+    row = {"uid": "a", "attempt": 0, "passed": True, "domain": "d"}
+    write_lines(tmp_path / "one/evaluate/attempts.jsonl", [row | {"policy": "trained"}, row | {"policy": "base"}])
+    write_lines(tmp_path / "two/evaluate/base/attempts.jsonl", [row])
+    write_lines(tmp_path / "two/evaluate/trained/attempts.jsonl", [row])
+    assert list(read_run(tmp_path / "one").policies) == list(read_run(tmp_path / "two").policies) == ["base", "trained"]
+
+
+def test_a_retried_attempt_counts_once_and_its_system_error_is_still_told(tmp_path: Path) -> None:
+    error = {"kind": "tool_timeout", "message": "m"}
+    rows: list[dict[str, Any]] = [
+        {"uid": "a", "attempt": 0, "passed": None, "system_error": error},
+        {"uid": "a", "attempt": 0, "passed": True, "system_error": None, "finish_reason": "stop"},
+        {"uid": "a", "attempt": 1, "passed": False, "system_error": None, "finish_reason": "stop"},
+        {"uid": "a", "attempt": 2, "passed": None, "system_error": error},
+    ]
+    write_lines(tmp_path / "probe/attempts.jsonl", rows)
+    probe = read_run(tmp_path).probe
+    assert probe is not None
+    assert (probe.passed("a"), probe.clean("a"), probe.total, probe.errors["tool_timeout"]) == (1, 2, 3, 2)
+    assert outcome_cells(probe, "a", 4) == [2, 1, 0, 0]
+
+
+def test_gained_and_lost_tasks_are_those_with_all_attempts_on_both_sides(tmp_path: Path) -> None:
+    def rows(passes: dict[str, int], n: int = 3) -> list[dict[str, Any]]:
+        return [{"uid": u, "attempt": i, "passed": i < k} for u, k in passes.items() for i in range(n)]
+
+    write_lines(tmp_path / "evaluate/base/attempts.jsonl", rows({"up": 1, "down": 3, "same": 3, "new": 0, "gone": 2}))
+    after = rows({"up": 3, "down": 2, "same": 3, "new": 1, "gone": 0, "extra": 3})
+    write_lines(tmp_path / "evaluate/trained/attempts.jsonl", after)
+    run = read_run(tmp_path)
+    found = changes(run.policies["base"], run.policies["trained"])
+    assert (found.gained, found.lost, found.reached, found.dropped) == (("up",), ("down",), ("new",), ("gone",))
+    assert (found.size, found.compared) == (3, 5)
+
+
+def test_a_zero_has_no_sign() -> None:
+    assert [points(v) for v in (0.0, -0.0001, 0.0001, 0.012, -0.5, None)] == ["0.0", "0.0", "0.0", "+1.2", "-50.0", "–"]
+
+
+def test_importing_the_room_imports_no_matplotlib() -> None:
+    code = "import sys, tbexp.reporting; assert not {'matplotlib', 'jinja2', 'yaml'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
