@@ -13,7 +13,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -88,10 +88,11 @@ class Counts:
 def read_counts(files: Sequence[Path | str], fields: Fields | None = None) -> Counts:
     """Counts of all rows in `files`.
 
-    UserError with all problems (the first 20 and how many more), each with file, line and field. Blank lines are
-    skipped.
+    UserError with all problems (the first 20 and how many more), each with file, line and field; two clean rows of
+    one attempt in one file of ours are one. Blank lines are skipped.
     """
     read = _reader(fields)
+    known = read is _read_known
     outcomes: Counter[tuple[str, int]] = Counter()
     problems = _Problems()
     seen: dict[tuple[str, int], int] = {}
@@ -103,12 +104,10 @@ def read_counts(files: Sequence[Path | str], fields: Fields | None = None) -> Co
                 try:
                     outcome = read(plain)
                     read_batch.append(outcome)
-                    if "attempt" in plain and outcome[1] != ERROR and "system_error" in plain:
-                        key = (outcome[0], plain["attempt"])
-                        if seen.setdefault(key, number) != number:
-                            raise ValueError(
-                                f"attempt: {key[1]!r} of {key[0]} has a clean row in line {seen[key]} already"
-                            )
+                    if known and outcome[1] != ERROR and type(attempt := plain.get("attempt")) is int:
+                        first = seen.setdefault((outcome[0], attempt), number)
+                        if first != number:
+                            raise ValueError(f"attempt: {outcome[0]} {attempt} has a clean row in line {first} already")
                 except ValueError as error:
                     problems.add(str(error), f"{path}:{number}")
             outcomes.update(read_batch)
@@ -121,8 +120,8 @@ def read_counts(files: Sequence[Path | str], fields: Fields | None = None) -> Co
 def read_rows(files: Sequence[Path | str], fields: Fields | None = None) -> list[AttemptRow]:
     """Attempts of all rows in `files`, with what the rows say of tokens, time and domain; errors as in `read_counts`.
 
-    Rows without an attempt number (or `metadata.repetition`) are numbered within their task in the order of lines; so
-    are all rows of a task if two of its clean rows carry the same number in different files (two runs pooled).
+    Rows without an attempt number (or `metadata.repetition`; cancelled runs lack it) take the task's free numbers in
+    the order of lines.
     """
     read = _reader(fields)
     problems = _Problems()
@@ -138,10 +137,10 @@ def read_rows(files: Sequence[Path | str], fields: Fields | None = None) -> list
     problems.raise_any()
     rows = []
     for uid, entries in found.items():
-        clean_numbers = [number for number, _, outcome in entries if outcome != ERROR]
-        renumber = None in [number for number, _, _ in entries] or len(set(clean_numbers)) < len(clean_numbers)
-        for index, (own_number, plain, outcome) in enumerate(entries):
-            rows.append(_as_row(uid, index if renumber or own_number is None else own_number, plain, outcome))
+        taken = {attempt for attempt, _, _ in entries}
+        free = (attempt for attempt in count() if attempt not in taken)
+        for attempt, plain, outcome in entries:
+            rows.append(_as_row(uid, next(free) if attempt is None else attempt, plain, outcome))
     return sorted(rows, key=lambda r: (r.uid, r.attempt, r.clean))
 
 
@@ -282,7 +281,7 @@ def _batches(path: Path, problems: _Problems, size: int = 1 << 20) -> Iterator[t
                         if not text.strip():
                             continue
                         value = json.loads(text)
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     problems.add(f"no JSON: {error}", f"{path}:{number}")
                     continue
                 numbers.append(number)
@@ -311,9 +310,9 @@ class _Problems:
 
 def _from_outcomes(outcomes: Mapping[tuple[str, int], int]) -> Counts:
     tally: dict[str, list[int]] = {}
-    for (uid, outcome), count in outcomes.items():
+    for (uid, outcome), times in outcomes.items():
         entry = tally.setdefault(uid, [0, 0, 0])
-        entry[outcome] += count
+        entry[outcome] += times
     return Counts.of({uid: (failed + passed, passed, errors) for uid, (failed, passed, errors) in tally.items()})
 
 

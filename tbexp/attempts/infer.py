@@ -15,7 +15,7 @@ def to_tb_infer_row(row: AttemptRow, trajectory: Mapping[str, Any] | None = None
     where they are there. A system error of grading stands in `test_result`, any other in the row, as in `tb infer`.
     """
     seen: Mapping[str, Any] = trajectory or {}
-    graded = row.system_error is not None and row.system_error["kind"].startswith("grade")
+    graded = row.system_error is not None and row.system_error["kind"].startswith(("grade", "grading", "judge"))
     result: dict[str, Any] | None = None
     if row.clean or graded:
         known = seen.get("test_result")
