@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 Rows = Sequence[AttemptRow]
 
+_ALL_K = 100  # every k up to here, and k = attempts
+
 
 def summarise(
     policies: Mapping[str, Rows | Sequence[Rows]],
@@ -148,7 +150,7 @@ class _Part:
         label: str,
     ) -> None:
         self.attempts = attempts
-        self.ks = list(range(1, attempts + 1))
+        self.ks = [*range(1, min(attempts, _ALL_K) + 1), *([attempts] if attempts > _ALL_K else [])]
         self.columns, self.spans = columns, spans
         self.resampling = Resampling.of(columns, samples=settings.bootstrap, seed=settings.seed, label=label)
         self.values = {name: self._values(name) for name in spans}
@@ -208,9 +210,9 @@ class _Part:
                 "attempts": k,
                 "task_rate_lower_bound": task_rate_lower_bound(k),
             },
-            "pass_at_k": {str(i): bare[2 + i] for i in self.ks},
-            "pass_power_k": {str(i): bare[2 + k + i] for i in self.ks},
-            "pass_power_k_plug_in": {str(i): bare[2 + 2 * k + i] for i in self.ks},
+            "pass_at_k": self._by_k(bare, 0),
+            "pass_power_k": self._by_k(bare, 1),
+            "pass_power_k_plug_in": self._by_k(bare, 2),
         }
         if len(starts) > 1:
             figures["by_seed"] = [
@@ -233,8 +235,13 @@ class _Part:
             "pass_at_1": bare[0],
             "passed_at_least_once": bare[1],
             "observed_all_k": bare[2],
-            "pass_at_k": {str(i): bare[2 + i] for i in self.ks},
+            "pass_at_k": self._by_k(bare, 0),
         }
+
+    def _by_k(self, bare: Sequence[dict[str, float]], block: int) -> dict[str, dict[str, float]]:
+        """The block-th run of len(ks) figures after the three single ones."""
+        start = 3 + block * len(self.ks)
+        return {str(k): bare[start + i] for i, k in enumerate(self.ks)}
 
 
 def _figure(value: float, low: float, high: float) -> dict[str, float]:

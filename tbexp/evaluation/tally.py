@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -62,15 +63,16 @@ class Tally:
 def tally(rows: Sequence[AttemptRow], uids: Sequence[str], attempts: int, *, name: str = "rows") -> Tally:
     """Count rows. UserError if rows are of other tasks or an attempt has two clean rows; all of them in one message."""
     index = {uid: i for i, uid in enumerate(uids)}
-    place = np.fromiter((index.get(row.uid, -1) for row in rows), np.int64, len(rows))
-    number = np.fromiter((row.attempt for row in rows), np.int64, len(rows))
-    state = np.fromiter((-1 if row.passed is None else int(row.passed) for row in rows), np.int64, len(rows))
+    place = np.array([index.get(row.uid, -1) for row in rows], dtype=np.int64)
+    number = np.array([row.attempt for row in rows], dtype=np.int64)
+    state = np.array([-1 if row.passed is None else row.passed for row in rows], dtype=np.int64)
     _refuse_foreign(rows, place, name)
     inside = number < attempts
     clean = inside & (state >= 0)
     key = place * attempts + number
-    _refuse_duplicates(key[clean], uids, attempts, name)
-    failed_keys = np.setdiff1d(key[inside & (state < 0)], key[clean])
+    times = np.bincount(key[clean], minlength=len(uids) * attempts)
+    _refuse_duplicates(np.flatnonzero(times > 1).tolist(), uids, attempts, name)
+    failed = np.bincount(key[inside & (state < 0)], minlength=len(uids) * attempts) > 0
     kept = [row for row, ok in zip(rows, clean.tolist(), strict=True) if ok]
     n = np.bincount(place[clean], minlength=len(uids))
     c = np.bincount(place[clean], weights=state[clean], minlength=len(uids)).astype(np.int64)
@@ -79,11 +81,11 @@ def tally(rows: Sequence[AttemptRow], uids: Sequence[str], attempts: int, *, nam
         clean=n.astype(np.int64),
         passed=c,
         expected=len(uids) * attempts,
-        system_errors=len(failed_keys),
+        system_errors=int((failed & (times == 0)).sum()),
         retried=len(retried),
         retried_passed=sum(bool(row.passed) for row in retried),
         judged=sum([row.judged for row in kept]),
-        tokens={name: sum([getattr(row, name) for row in rows]) for name in _TOKENS},
+        tokens={field: sum(map(attrgetter(field), rows)) for field in _TOKENS},
         seconds=float(sum([row.seconds for row in rows])),
         finish_reasons=dict(sorted(Counter([row.finish_reason for row in kept]).items())),
         system_error_kinds=dict(sorted(Counter(e["kind"] for row in rows if (e := row.system_error)).items())),
@@ -103,9 +105,7 @@ def _refuse_foreign(rows: Sequence[AttemptRow], place: NDArray[np.int64], name: 
         )
 
 
-def _refuse_duplicates(keys: NDArray[np.int64], uids: Sequence[str], attempts: int, name: str) -> None:
-    values, counts = np.unique(keys, return_counts=True)
-    twice = values[counts > 1].tolist()
+def _refuse_duplicates(twice: list[int], uids: Sequence[str], attempts: int, name: str) -> None:
     if twice:
         shown = ", ".join(f"{uids[key // attempts]} attempt {key % attempts}" for key in twice[:10])
         more = f" and {len(twice) - 10} more" if len(twice) > 10 else ""
