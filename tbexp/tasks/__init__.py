@@ -1,0 +1,30 @@
+"""Datasets in ThinkingBox format: from files to hydrated tasks, strictly.
+
+Decided here: which tests a dataset has, what each inherits from agent, scenario and fixtures, how they are selected by
+name, and which of them are the public benchmark's. Left to others: running servers, conversations and checks.
+"""
+
+from tbexp.tasks.benchmark import benchmark_uids, is_benchmark, refuse_benchmark
+from tbexp.tasks.dump import dump_tests
+from tbexp.tasks.loader import load_tasks
+from tbexp.tasks.records import UNLIMITED, Agent, Scenario, Tags, Task, ToolDef, ToolOverride, merged
+from tbexp.tasks.selectors import Selector, read_selectors, write_selectors
+
+__all__ = [
+    "UNLIMITED",
+    "Agent",
+    "Scenario",
+    "Selector",
+    "Tags",
+    "Task",
+    "ToolDef",
+    "ToolOverride",
+    "benchmark_uids",
+    "dump_tests",
+    "is_benchmark",
+    "load_tasks",
+    "merged",
+    "read_selectors",
+    "refuse_benchmark",
+    "write_selectors",
+]

@@ -1,0 +1,167 @@
+"""YAML objects with the line of every key, checked strictly: all problems are noted, none raised.
+
+Decided here: which type each field has and how a wrong one is reported. Left to others: what the fields mean.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tbexp.errors import Problem
+
+
+class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
+    """YAML as the safe loader reads it, but a date stays text: everything here has to go through JSON."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One YAML object: its values, where it stands, and the line of each of its keys."""
+
+    file: Path
+    line: int
+    values: dict[str, Any] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+
+    def at(self, key: str = "") -> str:
+        """`file:line` of a key, or of the block."""
+        return f"{self.file}:{self.lines.get(key, self.line)}"
+
+    def over(self, below: Block) -> Block:
+        """This block laid over another, key by key."""
+        return Block(self.file, self.line, below.values | self.values, below.lines | self.lines)
+
+
+def read_yaml(text: str, file: Path, line: int, problems: list[Problem]) -> tuple[Any, yaml.Node | None]:
+    """The value of a YAML text that begins at a line of a file, and its node tree; (None, None) when it is broken."""
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        return (None if node is None else loader.construct_document(node)), node
+    except (yaml.YAMLError, ValueError, TypeError) as problem:
+        mark = getattr(problem, "problem_mark", None)
+        what = getattr(problem, "problem", None) or str(problem)
+        problems.append(Problem(f"not valid YAML: {what}", f"{file}:{line + (mark.line if mark else 0)}"))
+        return None, None
+    finally:
+        loader.dispose()
+
+
+def read_block(text: str, file: Path, line: int, problems: list[Problem]) -> Block | None:
+    """The YAML object of a text; an empty text is an empty object; None when it is broken or no object."""
+    count = len(problems)
+    value, node = read_yaml(text, file, line, problems)
+    if len(problems) > count:
+        return None
+    if node is None:
+        return Block(file, line)
+    return block_of(value, node, file, line, problems)
+
+
+def block_of(value: Any, node: yaml.Node, file: Path, line: int, problems: list[Problem]) -> Block | None:
+    """The block that an already read node is; `line` is that of the text's first line."""
+    start = line + node.start_mark.line
+    if not isinstance(node, yaml.MappingNode) or not isinstance(value, dict):
+        problems.append(Problem(f"must be an object with keys, is {_name(value)}", f"{file}:{start}"))
+        return None
+    lines: dict[str, int] = {}
+    for key, _ in node.value:
+        name, at = str(key.value), line + key.start_mark.line
+        if name in lines:
+            problems.append(Problem(f"key {name} is given twice, first in line {lines[name]}", f"{file}:{at}"))
+        lines.setdefault(name, at)
+    return Block(file, start, {str(key): part for key, part in value.items()}, lines)
+
+
+Check = Callable[[Any], str]  # what is wrong with a value, "" when nothing is
+
+
+def _kind(wanted: str, *types: type) -> Check:
+    def check(value: Any) -> str:
+        good = isinstance(value, types) and (bool in types or not isinstance(value, bool))
+        return "" if good else f"must be {wanted}, is {_name(value)}"
+
+    return check
+
+
+text = _kind("a text", str)
+text_or_null = _kind("a text or null", str, type(None))
+flag = _kind("true or false", bool)
+whole = _kind("a whole number", int)
+mapping = _kind("an object", dict)
+listing = _kind("a list", list)
+
+
+def count(value: Any) -> str:
+    """A whole number that is not negative."""
+    return whole(value) or ("" if value >= 0 else f"must be at least 0, is {value}")
+
+
+def texts(value: Any) -> str:
+    """A list of texts."""
+    return listing(value) or next((f"must hold texts only, has {_name(part)}" for part in value if text(part)), "")
+
+
+def objects(value: Any) -> str:
+    """An object whose values are objects."""
+    return mapping(value) or next(
+        (f"{key} must be an object, is {_name(part)}" for key, part in value.items() if not isinstance(part, dict)), ""
+    )
+
+
+def objects_or_empty(value: Any) -> str:
+    """As objects, where each value may be left empty."""
+    return mapping(value) or objects({key: {} if part is None else part for key, part in value.items()})
+
+
+def anything(value: Any) -> str:
+    """Whatever it is."""
+    return ""
+
+
+def checked(
+    block: Block,
+    fields: Mapping[str, Check],
+    problems: list[Problem],
+    *,
+    what: str,
+    required: Iterable[str] = (),
+) -> dict[str, Any]:
+    """The values of a block whose keys and types are right; each wrong or missing one is noted."""
+    good: dict[str, Any] = {}
+    for key, value in block.values.items():
+        if key not in fields:
+            near = nearest(key, fields)
+            fix = f"did you mean {near[0]}?" if near else f"keys of {what}: {', '.join(fields)}"
+            problems.append(Problem(f"unknown key {key} of {what}", block.at(key), fix))
+        elif wrong := fields[key](value):
+            problems.append(Problem(f"{key} {wrong}", block.at(key)))
+        else:
+            good[key] = value
+    for key in required:
+        if key not in block.values:
+            problems.append(Problem(f"{what} needs the key {key}", block.at()))
+    return good
+
+
+def nearest(name: str, names: Iterable[str]) -> list[str]:
+    """Up to three names that look like `name`, the most similar first."""
+    return difflib.get_close_matches(name, list(names), n=3, cutoff=0.6)
+
+
+def _name(value: Any) -> str:
+    names: dict[type, str] = {type(None): "empty", bool: "true or false", int: "a number", float: "a number"}
+    names |= {str: "a text", list: "a list", dict: "an object"}
+    return names.get(type(value), type(value).__name__)

@@ -1,0 +1,201 @@
+"""Agents, scenarios, conftest files and tags: the files that tests refer to.
+
+Decided here: their fields and types. Left to others: what a task takes from them (loader.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tbexp.errors import Problem
+from tbexp.tasks import blocks
+from tbexp.tasks.blocks import Block, Check, nearest
+from tbexp.tasks.records import Agent, Scenario, Tags, ToolDef, ToolOverride
+
+_AGENT: Mapping[str, Check] = {
+    "system_instructions": blocks.text,
+    "builtin_tools": blocks.listing,
+    # Written in released agents, without any effect.
+    "parallel_tool_calls": blocks.anything,
+    "inject_after_user": blocks.anything,
+    "inject_after_tool": blocks.anything,
+}
+_TOOL: Mapping[str, Check] = {
+    "name": blocks.text,
+    "description": blocks.text,
+    "input_schema": blocks.mapping,
+    "direct_response": blocks.text_or_null,
+    "is_end_turn": blocks.flag,
+}
+_SCENARIO: Mapping[str, Check] = {
+    "world_state": blocks.objects_or_empty,
+    "tools": blocks.listing,
+    "bot_instructions": blocks.text_or_null,
+    "tags": blocks.anything,
+    "fixtures": blocks.mapping,
+    "metadata": blocks.mapping,
+}
+_OVERRIDE: Mapping[str, Check] = {
+    "name": blocks.text,
+    "override_description": blocks.text_or_null,
+    "override_arg_description": blocks.anything,
+    "direct_response": blocks.text_or_null,
+    "is_end_turn": blocks.flag,
+}
+_TAGS = ("labels", "category", "domain", "eval_type", "skip")
+
+
+def read_agent(folder: Path, name: str, problems: list[Problem]) -> Agent | None:
+    """`agent/<name>.yaml`; None when it is missing or broken."""
+    opened = _open(folder / "agent", name, "", problems)
+    if opened is None:
+        return None
+    block, node = opened
+    count = len(problems)
+    good = blocks.checked(block, _AGENT, problems, what="an agent", required=["system_instructions", "builtin_tools"])
+    tools = [
+        ToolDef(**part)
+        for part in _entries(block, node, "builtin_tools", _TOOL, ["name", "description", "input_schema"], problems)
+    ]
+    _unique([tool.name for tool in tools], block.at("builtin_tools"), problems)
+    return Agent(name, good["system_instructions"], tuple(tools)) if len(problems) == count else None
+
+
+def read_scenario(folder: Path, name: str, where: str, problems: list[Problem]) -> Scenario | None:
+    """`scenario/<name>.yaml`; where: who refers to it. None when it is missing or broken."""
+    opened = _open(folder / "scenario", name, where, problems)
+    if opened is None:
+        return None
+    block, node = opened
+    count = len(problems)
+    good = blocks.checked(block, _SCENARIO, problems, what="a scenario", required=["world_state", "tools"])
+    tools = [ToolOverride(**part) for part in _entries(block, node, "tools", _OVERRIDE, ["name"], problems)]
+    _unique([tool.name for tool in tools], block.at("tools"), problems)
+    fixtures = _fixtures(good.get("fixtures", {}), block.at("fixtures"), problems)
+    tags = good.get("tags") or []
+    wrong = blocks.texts(tags) if not isinstance(tags, dict) else _wrong_tags(tags)
+    if wrong:
+        problems.append(Problem(f"tags {wrong}", block.at("tags")))
+    if len(problems) > count:
+        return None
+    return Scenario(
+        name=name,
+        world_state={server: part or {} for server, part in good["world_state"].items()},
+        tools=tuple(tools),
+        bot_instructions=good.get("bot_instructions"),
+        tags=tags_of(tags) if isinstance(tags, dict) else read_tags(tags),
+        fixtures=fixtures,
+        metadata=good.get("metadata", {}),
+    )
+
+
+def read_conftest(file: Path, problems: list[Problem]) -> dict[str, Any]:
+    """The fixtures of a conftest.yaml, by name; they may also stand under one key `fixtures`."""
+    if not file.is_file():
+        return {}
+    block = blocks.read_block(file.read_text(encoding="utf-8"), file, 1, problems)
+    if block is None:
+        return {}
+    found = block.values
+    inner = found.get("fixtures")
+    if len(found) == 1 and isinstance(inner, dict) and not isinstance(inner.get("type"), str):
+        found = inner
+    return _fixtures(found, block.at(), problems)
+
+
+def read_tags(tags: Sequence[str]) -> Tags:
+    """A flat list of tags; the last domain and eval counts."""
+    values: dict[str, list[str]] = {"domain": [], "eval": [], "category": []}
+    labels = []
+    for tag in tags:
+        kind, colon, value = tag.partition(":")
+        if colon and kind in values:
+            values[kind].append(value.strip().lower())
+        elif tag.lower() != "skip":
+            labels.append(tag)
+    return Tags(
+        labels=tuple(labels),
+        category=tuple(values["category"]),
+        domain=values["domain"][-1] if values["domain"] else None,
+        eval_type=values["eval"][-1] if values["eval"] else None,
+        skip=any(tag.lower() == "skip" for tag in tags),
+    )
+
+
+def tags_of(stored: Mapping[str, Any]) -> Tags:
+    """Tags in their stored form."""
+    return Tags(
+        labels=tuple(stored.get("labels") or ()),
+        category=tuple(stored.get("category") or ()),
+        domain=stored.get("domain"),
+        eval_type=stored.get("eval_type"),
+        skip=bool(stored.get("skip", False)),
+    )
+
+
+def _wrong_tags(tags: Mapping[str, Any]) -> str:
+    unknown = [key for key in tags if key not in _TAGS]
+    if unknown:
+        return f"has the unknown key {unknown[0]}; keys: {', '.join(_TAGS)}"
+    lists = (blocks.texts(tags.get(key) or []) for key in ("labels", "category"))
+    single = (blocks.text_or_null(tags.get(key)) for key in ("domain", "eval_type"))
+    return next((wrong for wrong in (*lists, *single, blocks.flag(tags.get("skip", False))) if wrong), "")
+
+
+def _open(folder: Path, name: str, where: str, problems: list[Problem]) -> tuple[Block, yaml.MappingNode] | None:
+    file = folder / f"{name}.yaml"
+    kind = folder.name
+    if not file.is_file():
+        known = [str(path.relative_to(folder).with_suffix("")) for path in sorted(folder.rglob("*.yaml"))]
+        near = nearest(name, known)
+        fix = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(known) or 'none'}"
+        problems.append(Problem(f"no {kind} {name}: {file} does not exist", where or str(folder), fix))
+        return None
+    count = len(problems)
+    value, node = blocks.read_yaml(file.read_text(encoding="utf-8"), file, 1, problems)
+    if len(problems) > count:
+        return None
+    block = blocks.block_of(value, node, file, 1, problems) if node is not None else Block(file, 1)
+    if block is None:
+        return None
+    return block, node if isinstance(node, yaml.MappingNode) else yaml.MappingNode("", [])
+
+
+def _entries(
+    block: Block,
+    node: yaml.MappingNode,
+    key: str,
+    fields: Mapping[str, Check],
+    required: Sequence[str],
+    problems: list[Problem],
+) -> list[dict[str, Any]]:
+    """The checked objects of a list that stands under a key."""
+    nodes = next((part for name, part in node.value if name.value == key), None)
+    value = block.values.get(key)
+    if not isinstance(value, list) or not isinstance(nodes, yaml.SequenceNode):
+        return []
+    entries = []
+    for part, part_node in zip(value, nodes.value, strict=True):
+        inner = blocks.block_of(part, part_node, block.file, 1, problems)
+        if inner is None:
+            continue
+        good = blocks.checked(inner, fields, problems, what=f"an entry of {key}", required=required)
+        if all(name in good for name in required):
+            entries.append(good)
+    return entries
+
+
+def _fixtures(found: Mapping[str, Any], where: str, problems: list[Problem]) -> dict[str, Any]:
+    for name, fixture in found.items():
+        if not isinstance(fixture, dict) or not isinstance(fixture.get("type"), str):
+            problems.append(Problem(f"fixture {name} must be an object with type, a dotted path", where))
+    return dict(found)
+
+
+def _unique(names: Sequence[str], where: str, problems: list[Problem]) -> None:
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        problems.append(Problem(f"tool {name} is listed twice", where))

@@ -1,0 +1,111 @@
+"""Recorded conversations that a task starts from: `<stem>.meta.yaml`, and the references into it.
+
+Decided here: which messages a reference means. Left to others: replaying them (episode).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tbexp.errors import Problem
+from tbexp.tasks import blocks
+from tbexp.tasks.blocks import nearest
+
+_KINDS = {
+    "Text": ("role", "content"),
+    "ToolCall": ("name", "arguments", "id"),
+    "ParallelToolCall": ("tool_calls",),
+    "ToolResponse": ("name", "content", "id"),
+}
+
+
+class History:
+    """The message groups of one file; a group whose name begins with # or that is empty does not count."""
+
+    def __init__(self, file: Path, problems: list[Problem]):
+        self.file = file
+        self.groups: dict[str, list[dict[str, Any]]] = {}
+        self.exists = file.is_file()
+        if not self.exists:
+            return
+        block = blocks.read_block(file.read_text(encoding="utf-8"), file, 1, problems)
+        groups = block.values.get("$history", {}) if block else {}
+        if block and not isinstance(groups, dict):
+            problems.append(Problem("$history must be an object: group -> list of messages", block.at("$history")))
+            return
+        for name, messages in groups.items():
+            if str(name).startswith("#") or messages is None:
+                continue
+            wrong = next((w for m in messages if (w := _wrong(m))), "") if isinstance(messages, list) else "is no list"
+            if wrong and block:
+                problems.append(Problem(f"history group {name} {wrong}", block.at("$history")))
+            else:
+                self.groups[str(name)] = messages
+
+
+def referenced(
+    history: History, reference: str | Mapping[str, Any], where: str, problems: list[Problem]
+) -> tuple[dict[str, Any], ...] | None:
+    """The messages of `key:start:end` (or an object with these keys); None when that is noted as a problem.
+
+    start: an index or a message_id; end: a message_id, exclusive, or empty for all that follow.
+    """
+
+    def wrong(what: str, fix: str = "") -> None:
+        problems.append(Problem(f"history {what}", where, fix))
+
+    if not history.exists:
+        wrong(f"refers to {history.file}, which does not exist")
+        return None
+    if isinstance(reference, str):
+        parts = reference.rsplit(":", 2)
+        if len(parts) != 3 or not parts[0]:
+            wrong(f"{reference!r} is not of the form key:start:end")
+            return None
+        key, start, end = parts
+    else:
+        if unknown := [name for name in reference if name not in ("key", "start", "end")]:
+            wrong(f"has the unknown key {unknown[0]}; keys: key, start, end")
+            return None
+        key, start, end = (
+            str(reference.get(name, "") if reference.get(name) is not None else "") for name in ("key", "start", "end")
+        )
+    if key not in history.groups:
+        near = nearest(key, history.groups)
+        wrong(f"group {key} is not in {history.file}", f"did you mean {near[0]}?" if near else "")
+        return None
+    messages = history.groups[key]
+    places = {str(m["message_id"]): i for i, m in enumerate(messages) if m.get("message_id") is not None}
+    first = int(start) if start.isascii() and start.isdecimal() else places.get(start)
+    last = places.get(end) if end else len(messages)
+    if first is None or first >= len(messages):
+        wrong(f"start {start!r} is neither an index nor a message_id of group {key} ({len(messages)} messages)")
+        return None
+    if last is None:
+        wrong(f"end {end!r} is no message_id of group {key}")
+        return None
+    if last <= first:
+        wrong(f"ends at {end!r}, which is not after its start {start!r}")
+        return None
+    return tuple(messages[first:last])
+
+
+def _wrong(message: Any) -> str:
+    if not isinstance(message, dict):
+        return "has a message that is no object"
+    kind = message.get("T")
+    if kind not in _KINDS:
+        return f"has a message with T {kind!r}; known: {', '.join(_KINDS)}"
+    missing = [name for name in _KINDS[kind] if name not in message]
+    if missing:
+        return f"has a {kind} without {missing[0]}"
+    if kind == "ParallelToolCall":
+        calls = message["tool_calls"]
+        if not isinstance(calls, list):
+            return "has a ParallelToolCall whose tool_calls is no list"
+        return next(
+            (w for call in calls if (w := _wrong({"T": "ToolCall", **call} if isinstance(call, dict) else call))), ""
+        )
+    return ""

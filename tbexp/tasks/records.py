@@ -1,0 +1,158 @@
+"""What a task is once everything it refers to has been read: plain frozen values that go through JSON and pickle.
+
+Decided here: how scenario and task are merged (server configuration, system messages, tags) and what a task's content
+hash covers. Left to others: reading files (loader.py), starting servers, and the conversation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+UNLIMITED = sys.maxsize
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDef:
+    """A tool of the harness itself. `direct_response`: a format string that makes its answer a message to the user."""
+
+    name: str
+    description: str
+    input_schema: Mapping[str, Any]
+    direct_response: str | None = None
+    is_end_turn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    name: str
+    system_instructions: str
+    builtin_tools: tuple[ToolDef, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOverride:
+    """A server tool that the agent may see, and what of it is shown differently."""
+
+    name: str
+    override_description: str | None = None
+    override_arg_description: Mapping[str, str] | None = None
+    direct_response: str | None = None
+    is_end_turn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tags:
+    labels: tuple[str, ...] = ()
+    category: tuple[str, ...] = ()
+    domain: str | None = None
+    eval_type: str | None = None
+    skip: bool = False
+
+    def under(self, scenario: Tags) -> Tags:
+        """A task's tags together with its scenario's."""
+        return Tags(
+            labels=scenario.labels + self.labels,
+            category=self.category,
+            domain=self.domain or scenario.domain,
+            eval_type=self.eval_type or scenario.eval_type,
+            skip=self.skip or scenario.skip,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """`fixtures`: name -> {"type": dotted path, keyword arguments...}."""
+
+    name: str
+    world_state: Mapping[str, Mapping[str, Any]]
+    tools: tuple[ToolOverride, ...] = ()
+    bot_instructions: str | None = None
+    tags: Tags = Tags()
+    fixtures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task. `history`: recorded messages in ThinkingBox's message shapes, to be replayed before the query."""
+
+    uid: str
+    agent: Agent
+    scenario: Scenario
+    query: str
+    user_context: str | None = None
+    test_code: str = ""
+    init: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    bot_instructions: str | None = None
+    max_user_sim_turns: int = 10
+    max_agent_sim_turns: int = UNLIMITED
+    history: tuple[Mapping[str, Any], ...] | None = None
+    format_query: bool = False
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    tags: Tags = Tags()
+    fixtures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def domain(self) -> str:
+        """What results are grouped by: the domain tag, or the scenario's name."""
+        return self.tags.domain or self.scenario.name
+
+    def server_config(self) -> dict[str, Any]:
+        """Server -> configuration: the scenario's servers in order, then those only the task names; a fresh copy."""
+        names = [*self.scenario.world_state, *(name for name in self.init if name not in self.scenario.world_state)]
+        return {name: _server(self.scenario.world_state.get(name), self.init.get(name)) for name in names}
+
+    def system_messages(self) -> tuple[str, ...]:
+        """The agent's instructions and, where there are any, the scenario's and the task's in a second message."""
+        more = "\n".join(part for part in (self.scenario.bot_instructions, self.bot_instructions) if part)
+        return (self.agent.system_instructions, more) if more else (self.agent.system_instructions,)
+
+    def content_hash(self) -> str:
+        """SHA-256 over all that decides how an attempt runs and is judged; not over uid and places of files."""
+        content = {
+            "system": self.system_messages(),
+            "builtin_tools": [_tool(tool) for tool in self.agent.builtin_tools],
+            "tools": [_tool(tool) for tool in self.scenario.tools],
+            "servers": list(self.server_config().items()),
+            "query": self.query,
+            "user_context": self.user_context,
+            "limits": (self.max_user_sim_turns, self.max_agent_sim_turns),
+            "history": self.history,
+            "format_query": self.format_query,
+            "test": "\n".join(line for line in self.test_code.splitlines() if line.strip()),
+            "fixtures": self.fixtures,
+        }
+        text = json.dumps(content, sort_keys=True, ensure_ascii=False, default=dict)
+        return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def _tool(tool: ToolDef | ToolOverride) -> list[Any]:
+    return [getattr(tool, name) for name in tool.__slots__]
+
+
+def _server(world: Any, init: Any) -> Any:
+    return merged(world, init) if world and init else copied(world or init or {})
+
+
+def merged(base: Any, over: Any) -> Any:
+    """The recursive merge of ThinkingBox: objects key by key, lists one after the other, anything else replaced."""
+    if isinstance(base, Mapping) and isinstance(over, Mapping):
+        return {
+            **{key: merged(value, over[key]) if key in over else copied(value) for key, value in base.items()},
+            **{key: copied(value) for key, value in over.items() if key not in base},
+        }
+    if isinstance(base, list) and isinstance(over, list):
+        return [copied(value) for value in (*base, *over)]
+    return copied(over)
+
+
+def copied(value: Any) -> Any:
+    """A value with containers of its own; what a server does to its configuration stays with that session."""
+    if isinstance(value, Mapping):
+        return {key: copied(part) for key, part in value.items()}
+    return [copied(part) for part in value] if isinstance(value, list) else value
