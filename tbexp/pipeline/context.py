@@ -1,0 +1,155 @@
+"""What all stages of one run share: its config and folders, its tasks, its base model, what was found out so far."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tbexp.config.schema import Config
+from tbexp.errors import Problem, UserError
+from tbexp.pipeline import identity
+from tbexp.pipeline.progress import Progress
+from tbexp.tasks import Task, load_tasks, read_selectors
+
+if TYPE_CHECKING:
+    from tbexp.policy import Policy
+    from tbexp.sandbox import Server
+    from tbexp.tracking import Run
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Context:
+    """One run. `seconds` by stage and `results` end in the manifest and the summary table."""
+
+    config: Config
+    run_dir: Path
+    progress: Progress
+    tracker: Run
+    seconds: dict[str, float] = field(default_factory=dict)
+    results: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def store(self) -> Path:
+        return Path(self.config.store)
+
+    # -- tasks
+
+    @cached_property
+    def root(self) -> Path:
+        """The dataset's folder."""
+        if self.config.tasks.root is not None:
+            return Path(self.config.tasks.root)
+        from tbexp.samples import data_root
+
+        return data_root()
+
+    @cached_property
+    def held_out(self) -> list[Task]:
+        return self._tasks(self.config.tasks.held_out, "tasks.held_out") if self.config.tasks.held_out else []
+
+    @cached_property
+    def candidates(self) -> list[Task]:
+        """The tasks that are probed, never a held-out one."""
+        chosen = self._tasks(self.config.tasks.candidates, "tasks.candidates")
+        held_out = {task.uid for task in self.held_out}
+        if self.config.tasks.candidates is None:
+            return [task for task in chosen if task.uid not in held_out]
+        both = sorted(task.uid for task in chosen if task.uid in held_out)
+        if both:
+            raise UserError(
+                Problem(
+                    f"{len(both)} tasks are both candidates and held out: {', '.join(both[:5])}",
+                    "tasks.candidates",
+                    "take them out of one of the two lists",
+                )
+            )
+        return chosen
+
+    def _tasks(self, wanted: str | Sequence[str] | None, key: str) -> list[Task]:
+        selectors: list[str] | None = None
+        if isinstance(wanted, str):
+            file = Path(wanted)
+            if not file.is_absolute() and not file.exists():
+                file = self.root / wanted
+            if not file.exists():
+                raise UserError(Problem(f"there is no test list {wanted}", key, "name a file that exists"))
+            selectors = read_selectors(file)
+        elif wanted is not None:
+            selectors = list(wanted)
+        return load_tasks(self.root, self.config.tasks.agent, selectors)
+
+    @cached_property
+    def servers(self) -> dict[str, Server]:
+        import sys
+
+        from tbexp.sandbox import read_servers
+
+        named = self.config.sandbox.servers
+        file = Path(named) if named else self.root / "servers" / "servers.yaml"
+        python = self.config.tasks.server_python or sys.executable
+        return read_servers(file, python=python, allow_env=self.config.sandbox.allow_env)
+
+    # -- the base model
+
+    @cached_property
+    def model_key(self) -> str:
+        """Identity of the base model's weights."""
+        model = self.config.model
+        if model.kind == "tiny":
+            from tbexp.samples.tiny import tiny_key
+
+            return tiny_key(model)
+        assert model.path is not None  # checked with the config
+        return identity.digest(_model_files(Path(model.path)))
+
+    @cached_property
+    def model_folder(self) -> Path:
+        """The base model's Hugging Face folder; the tiny one is built on first use."""
+        model = self.config.model
+        if model.kind == "folder":
+            assert model.path is not None
+            return Path(model.path).resolve()
+        from tbexp.samples import build_tiny
+
+        folder = self.store / "models" / f"tiny-{self.model_key}"
+        bar = self.progress.stage("build base policy", None, "steps")
+
+        def show(done: int, total: int, figures: dict[str, float]) -> None:
+            bar.total = total
+            bar.update(done, **{name: round(value, 4) for name, value in figures.items()})
+
+        if (folder / "config.json").exists():
+            bar.done("built before")
+        else:
+            build_tiny(model, folder, progress=show)
+            bar.done(str(folder))
+        return folder.resolve()
+
+    # -- policies
+
+    def base_policy(self) -> Policy:
+        """The policy that is probed and trained from."""
+        from tbexp.pipeline import policies
+
+        if self.config.policy.kind == "chat":
+            return policies.chat(self.config)
+        return policies.local(self.config, self.model_folder)
+
+    @cached_property
+    def base_identity(self) -> Any:
+        return identity.policy_identity(self.config, "" if self.config.policy.kind == "chat" else self.model_key)
+
+
+def _model_files(folder: Path) -> list[list[Any]]:
+    """A model folder's files with size and time: hashing 54 GB of weights at each start would take minutes."""
+    if not (folder / "config.json").exists():
+        raise UserError(Problem(f"{folder} is no Hugging Face model folder", "model.path", "it needs a config.json"))
+    files = sorted(p for p in folder.iterdir() if p.is_file())
+    return [[p.name, p.stat().st_size, int(p.stat().st_mtime)] for p in files]

@@ -1,0 +1,89 @@
+"""The key of a stage: a hash of what decides its result, and of nothing else.
+
+What is left out is left out on purpose: how many attempts or steps (more continue fewer), where and how fast it runs, what is
+tracked. So a sweep over `buckets` finds one probe, and a longer training goes on from a shorter one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tbexp.config.schema import Config
+from tbexp.tasks import Task
+
+FORMAT = 1  # raised when the same settings begin to mean something else
+
+
+def digest(value: Any, length: int = 16) -> str:
+    """Hash of a JSON value, independent of the order of keys."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+def tasks_digest(tasks: Sequence[Task]) -> str:
+    """Hash of tasks with all that an attempt at them depends on, whatever their order."""
+    return digest(sorted((task.uid, task.content_hash()) for task in tasks))
+
+
+def attempt_settings(config: Config) -> Mapping[str, Any]:
+    """What decides one attempt besides task, policy and seed."""
+    return {
+        "format": FORMAT,
+        "sampling": config.policy.sampling.model_dump(),
+        "limits": config.policy.limits.model_dump(),
+        "user": _person(config.user),
+        "judge": _person(config.judge),
+        "max_result_chars": config.sandbox.max_result_chars,
+        "call_timeout_s": config.sandbox.call_timeout_s,
+        "seed": config.seed,
+    }
+
+
+def _person(config: Any) -> dict[str, Any]:
+    settings: dict[str, Any] = config.model_dump(exclude={"name", "spending_cap_usd"})
+    settings["endpoint"] = _endpoint(config.endpoint)
+    return settings
+
+
+def _endpoint(config: Any) -> dict[str, Any]:
+    """An endpoint without what does not change its answers: patience, parallelism, the name of a key."""
+    found: dict[str, Any] = config.model_dump(include={"base_url", "model", "extra_body"})
+    return found
+
+
+def policy_identity(config: Config, model_key: str) -> Any:
+    """Who the base policy is."""
+    if config.policy.kind == "chat":
+        return {"kind": "chat", **_endpoint(config.policy.endpoint)}
+    return {"kind": config.policy.kind, "model": model_key, "max_context": config.model.max_context}
+
+
+def campaign_key(config: Config, policy: Any, tasks: Sequence[Task]) -> str:
+    """Key of attempts of one policy at some tasks; probe and evaluate share this form."""
+    return digest({"attempts": attempt_settings(config), "policy": policy, "tasks": tasks_digest(tasks)})
+
+
+def training_key(config: Config, model_key: str, train: Sequence[Task], validation: Sequence[Task]) -> str:
+    """Key of a training, without its length and its retention."""
+    return digest(
+        {
+            "attempts": attempt_settings(config),
+            "model": model_key,
+            "max_context": config.model.max_context,
+            "train": tasks_digest(train),
+            "validation": tasks_digest(validation),
+            "group": config.group.model_dump(exclude={"name"}),
+            "optimizer": config.optimizer.model_dump(exclude={"name"}),
+            "topology": config.topology.model_dump(include={"device", "dtype", "rollout"}),
+            "training": config.training.model_dump(exclude={"name", "steps", "keep_checkpoints", "save_every"}),
+        }
+    )
+
+
+def attempt_seed(seed: int, uid: str, attempt: int) -> int:
+    """Seed of one attempt: the same whatever ran before it. 31 bits, since endpoints take no more."""
+    data = f"{seed}\0{uid}\0{attempt}".encode()
+    return int.from_bytes(hashlib.sha256(data).digest()[:4], "big") >> 1

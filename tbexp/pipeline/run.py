@@ -1,0 +1,205 @@
+"""One run from start to end: its folder, its log, its tracker, its stages in order, its summary."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from filelock import FileLock, Timeout
+
+import tbexp
+from tbexp.config.schema import STAGES, Config
+from tbexp.errors import Problem, UserError
+from tbexp.pipeline.context import Context
+from tbexp.pipeline.files import read_json, sha256_of, write_json, write_whole
+from tbexp.pipeline.progress import Progress, clock
+
+log = logging.getLogger(__name__)
+
+PACKAGES = (
+    *("hydra-core", "omegaconf", "numpy", "scipy", "mcp", "mlflow", "torch", "transformers", "verl", "ray"),
+    *("tensordict", "TransferQueue", "vllm"),
+)
+
+
+def run(config: Config, *, run_dir: Path, overrides: Sequence[str]) -> None:
+    """Runs the config's stages in `run_dir`, continuing what is there.
+
+    Raises UserError (exit 2) and WorldFailure (exit 3).
+    """
+    alone = [stage for stage in config.stages if stage not in STAGES]
+    if alone:
+        _alone(config, alone, run_dir)
+        return
+    from tbexp.tracking import open_run, ui_line
+
+    prepare(config, run_dir, overrides)
+    default_uri = f"sqlite:///{Path(config.store).resolve().parent / 'mlflow.db'}"
+    try:
+        with FileLock(run_dir / ".lock", timeout=0), Progress() as progress, open_run(
+            config.tracking,
+            default_uri=default_uri,
+            experiment=config.tracking.experiment or config.name,
+            run_name=run_dir.name,
+            run_key=f"{config.name}/{run_dir.name}",
+            folder=run_dir / "tracking",
+            params=config.model_dump(mode="json", exclude={"stages", "force", "dry_run"}),
+        ) as tracker:
+            context = Context(config=config, run_dir=run_dir, progress=progress, tracker=tracker)
+            run_stages(context)
+            summary(context)
+            uri = tracker.uri
+    except Timeout:
+        raise UserError(
+            Problem(f"another process is running in {run_dir}", "hydra.run.dir", "wait for it, or stop it")
+        ) from None
+    if uri is not None:
+        progress.say(f"compare runs: {ui_line(uri)}")
+
+
+def run_stages(context: Context) -> None:
+    from tbexp.pipeline import stages
+
+    functions: Mapping[str, Callable[[Context], None]] = {
+        "probe": stages.probe,
+        "select": stages.select,
+        "train": stages.train,
+        "evaluate": stages.evaluate,
+        "report": stages.report,
+    }
+    config = context.config
+    for stage in config.force:
+        stages.forget(context, stage)
+    earlier = read_json(context.run_dir / "manifest.json") or {}
+    context.seconds = {name: entry["seconds"] for name, entry in earlier.get("stages", {}).items()}
+    for name in STAGES:
+        if name not in config.stages:
+            continue
+        start = time.monotonic()
+        before = context.seconds.get(name, 0.0)
+        try:
+            functions[name](context)
+        finally:
+            # Time of all starts together: a run that was killed and went on has paid for both.
+            context.seconds[name] = round(before + time.monotonic() - start, 1)
+            write_manifest(context)
+
+
+def prepare(config: Config, run_dir: Path, overrides: Sequence[str]) -> None:
+    """The run's folder with its config and log file."""
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        Path(config.store).mkdir(parents=True, exist_ok=True)
+        write_whole(run_dir / "config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+        write_whole(run_dir / "overrides.txt", "".join(f"{line}\n" for line in overrides))
+    except OSError as error:
+        raise UserError(
+            Problem(f"cannot be written: {error.strerror}", str(error.filename or run_dir), "set hydra.run.dir and store")
+        ) from None
+
+
+def write_manifest(context: Context) -> None:
+    """Versions, commit, notes, seconds by stage, and hashes of what the stages made."""
+    run_dir = context.run_dir
+    files = [*sorted((run_dir / "select").glob("*.yaml")), run_dir / "select" / "tasks.jsonl"]
+    files += [run_dir / "evaluate" / "summary.json"]
+    write_json(
+        run_dir / "manifest.json",
+        {
+            "tbexp": tbexp.__version__,
+            "commit": commit(),
+            "python": platform.python_version(),
+            "versions": versions(),
+            "notes": notes(context.config),
+            "stages": {name: {"seconds": seconds} for name, seconds in context.seconds.items()},
+            "outputs": {str(f.relative_to(run_dir)): sha256_of(f) for f in files if f.exists()},
+        },
+    )
+
+
+def notes(config: Config) -> list[str]:
+    """What a reader of the figures has to know about the data."""
+    if config.tasks.root is not None:
+        return []
+    return [
+        "The held-out tasks of the sample domain are new combinations of customer, facts and conditions; "
+        "they share the candidates' rules and topics."
+    ]
+
+
+def versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def commit() -> str | None:
+    """The checkout's commit, `+` behind it if it was changed; None outside a checkout."""
+    root = Path(tbexp.__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return None
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def summary(context: Context) -> None:
+    """The table at the end."""
+    for name, seconds in context.seconds.items():
+        if name in context.config.stages:
+            context.tracker.metric(f"time/{name}_seconds", seconds)
+    times = ", ".join(
+        f"{name} {clock(s)}" for name, s in context.seconds.items() if name in context.config.stages
+    )
+    rows: list[tuple[Any, Any]] = [*context.results, ("time", times), ("folder", _short(context.run_dir))]
+    if (report := context.run_dir / "report" / "report.html").exists():
+        rows.append(("report", _short(report)))
+    context.progress.table(f"{context.config.name} ({context.run_dir.name})", ["", "result"], rows)
+
+
+def _short(path: Path) -> str:
+    """Relative to where one is, if that is shorter to read."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _alone(config: Config, stages: Sequence[str], run_dir: Path) -> None:
+    if len(config.stages) > 1:
+        raise UserError(
+            Problem(f"{stages[0]} runs on its own, not with other stages", "stages", f"stages=[{stages[0]}]")
+        )
+    if stages[0] == "doctor":
+        from tbexp.pipeline.doctor import doctor
+
+        doctor(config)
+        return
+    raise UserError(Problem(f"the stage {stages[0]} is not built yet", "stages"))
+
+
+def quiet_environment() -> None:
+    """Threads that spin while they wait slow everything else on few cores; set before torch is imported."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    if "torch" in sys.modules:
+        log.debug("torch was imported before its environment was set")

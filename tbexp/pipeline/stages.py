@@ -1,0 +1,371 @@
+"""The stages: what each takes from the ones before, where its result stands, and when it has nothing left to do.
+
+A result lives in `store` under its key and is linked into the run's folder, so that runs which agree on what decides it share
+it. Each stage says so when it finds its result finished.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from tbexp.attempts import AttemptRow, AttemptStore, Counts, canonical, digest, read_counts
+from tbexp.config.schema import Config
+from tbexp.errors import Problem, UserError, WorldFailure
+from tbexp.pipeline import identity
+from tbexp.pipeline.campaign import run_campaign
+from tbexp.pipeline.context import Context
+from tbexp.pipeline.files import link, read_json, write_json, write_whole
+from tbexp.tasks import Task, benchmark_uids, is_benchmark, refuse_benchmark
+
+
+def probe(run: Context) -> None:
+    """probe.attempts attempts of the base policy at every candidate."""
+    if run.config.probe.rows:
+        run.progress.say(f"probe: rows made elsewhere are used ({', '.join(run.config.probe.rows)}), nothing to do")
+        return
+    tasks = run.candidates
+    if not tasks:
+        raise UserError(Problem("there are no candidate tasks to probe", "tasks.candidates"))
+    folder = probe_folder(run)
+    link(run.run_dir / "probe", folder)
+    rows = attempts_in(
+        run, "probe", folder, tasks, run.config.probe.attempts, run.config.probe.retries, run.base_policy
+    )
+    allowed = run.config.probe.max_system_error_share
+    errors = sum(not row.clean for row in rows)
+    run.tracker.metrics(
+        {"probe/pass_rate": rate(rows), "probe/attempts": len(rows), "probe/system_errors": errors}
+    )
+    run.results.append(("probe", f"{len(tasks)} tasks x {run.config.probe.attempts}: pass rate {rate(rows):.1%}"))
+    if errors > allowed * len(rows):
+        raise WorldFailure(
+            f"{errors} of {len(rows)} probe attempts are system errors, allowed are {allowed:.0%} "
+            "(probe.max_system_error_share). They are kept and tried again when the same command is run"
+        )
+
+
+def probe_folder(run: Context) -> Path:
+    return run.store / "probe" / identity.campaign_key(run.config, run.base_identity, run.candidates)
+
+
+def attempts_in(
+    run: Context, name: str, folder: Path, tasks: Sequence[Task], attempts: int, retries: int, make_policy: Any
+) -> list[AttemptRow]:
+    """The rows of tasks x attempts, made where they are missing; the last row of what stays a system error."""
+    uids = [task.uid for task in tasks]
+    total = len(uids) * attempts
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".lock"):  # two runs that share this result: one makes it, the other waits and finds it
+        with AttemptStore(folder, read_only=True) as store:
+            missing = len(store.missing(uids, attempts))
+        bar = run.progress.stage(name, total, "attempts", done=total - missing)
+        if missing:
+            run_campaign(
+                run.config,
+                tasks=tasks,
+                attempts=attempts,
+                retries=retries,
+                servers=run.servers,
+                policy=make_policy(),
+                folder=folder,
+                bar=bar,
+            )
+            bar.done()
+        else:
+            bar.done("finished before, nothing to do")
+    with AttemptStore(folder, read_only=True) as store:
+        return canonical(row for row in store.rows() if row.attempt < attempts)
+
+
+def rate(rows: Sequence[AttemptRow]) -> float:
+    """Share of clean attempts that passed; 0 where there is none."""
+    clean = [row for row in rows if row.clean]
+    return sum(row.passed is True for row in clean) / len(clean) if clean else 0.0
+
+
+def select(run: Context) -> None:
+    """The pool, from counts alone. No policy, no torch."""
+    from tbexp.selection import select as decide
+    from tbexp.selection import write_selection
+
+    config = run.config
+    counts, source = probe_counts(run)
+    reference = read_counts(config.selection.reference.rows, config.probe.fields) if config.selection.reference.rows else None
+    hashes: dict[str, str] = {}
+    benchmark = {uid for uid in counts.uids if uid in benchmark_uids()}
+    if not config.probe.rows:
+        hashes = {task.uid: task.content_hash() for task in run.candidates}
+        benchmark |= {task.uid for task in run.candidates if is_benchmark(task)}
+    selection = decide(
+        counts,
+        buckets=config.buckets,
+        selection=config.selection,
+        group_size=config.group.size,
+        groups_per_update=config.group.groups_per_update,
+        reference=reference,
+        benchmark=benchmark,
+        content_hashes=hashes,
+    )
+    write_selection(run.run_dir / "select", selection, inputs=source)
+    run.tracker.metrics(
+        {
+            "select/pool_size": len(selection.pool),
+            "select/train_size": len(selection.train),
+            "select/validation_size": len(selection.validation),
+            "select/expected_mixed_rate": selection.forecast.mixed_rate,
+            **{f"select/band/{name}": count for name, count in selection.bands.items()},
+        }
+    )
+    run.tracker.artifact(run.run_dir / "select" / "tasks.jsonl", "select")
+    run.tracker.artifact(run.run_dir / "select" / "pool.yaml", "select")
+    bands = ", ".join(f"{name} {count}" for name, count in selection.bands.items())
+    excluded = f", {len(benchmark)} benchmark tasks excluded" if benchmark else ""
+    run.progress.say(
+        f"select: {len(selection.pool)} of {len(counts.uids)} tasks kept ({bands}){excluded}; "
+        f"expected share of mixed groups {selection.forecast.mixed_rate:.0%}"
+    )
+    run.results.append(
+        ("select", f"{len(selection.pool)} tasks: {len(selection.train)} train, {len(selection.validation)} validation")
+    )
+
+
+def probe_counts(run: Context) -> tuple[Counts, Mapping[str, str]]:
+    """Counts per candidate and the hash of what they come from."""
+    config = run.config
+    if config.probe.rows:
+        counts = read_counts(config.probe.rows, config.probe.fields)
+        return counts, {"probe": counts.digest()}
+    folder = probe_folder(run)
+    uids = [task.uid for task in run.candidates]
+    if not folder.exists():
+        raise UserError(
+            Problem("there is no probe to select from", "stages", "put probe before select, or name rows in probe.rows")
+        )
+    with AttemptStore(folder, read_only=True) as store:
+        rows = [row for row in store.rows() if row.attempt < config.probe.attempts]
+        missing = len(store.missing(uids, config.probe.attempts))
+    lost = sum(not row.clean for row in rows)
+    if missing > lost:
+        raise UserError(
+            Problem(
+                f"the probe is not finished: {missing - lost} of {len(uids) * config.probe.attempts} attempts are missing",
+                "stages",
+                "put probe before select",
+            )
+        )
+    link(run.run_dir / "probe", folder)
+    return Counts.of_rows(rows).with_uids(uids), {"probe": digest(rows)}
+
+
+def read_pool(run: Context) -> tuple[list[Task], list[Task]]:
+    """Train and validation tasks of this run's selection."""
+    from tbexp.tasks import read_selectors
+
+    folder = run.run_dir / "select"
+    if not (folder / "manifest.json").exists():
+        raise UserError(Problem("there is no pool to train on", "stages", "put select before train"))
+    by_uid = {task.uid: task for task in run.candidates}
+    lists = []
+    for name in ("train", "validation"):
+        uids = read_selectors(folder / f"{name}.yaml")
+        unknown = [uid for uid in uids if uid not in by_uid]
+        if unknown:
+            raise UserError(
+                Problem(
+                    f"{len(unknown)} selected tasks are not among the candidates: {', '.join(unknown[:5])}",
+                    "tasks.root",
+                    "point tasks.root at the dataset that was probed",
+                )
+            )
+        lists.append([by_uid[uid] for uid in uids])
+    refuse_benchmark([*lists[0], *lists[1]], use="training")
+    return lists[0], lists[1]
+
+
+def training_folder(run: Context) -> tuple[Path, list[Task], list[Task]]:
+    train_tasks, validation_tasks = read_pool(run)
+    key = identity.training_key(run.config, run.model_key, train_tasks, validation_tasks)
+    return run.store / "train" / key, train_tasks, validation_tasks
+
+
+def train(run: Context) -> None:
+    """GRPO by verl on the pool; the checkpoint that validates best becomes the trained policy."""
+    from tbexp.training import train as train_with_verl
+
+    config = run.config
+    folder, train_tasks, validation_tasks = training_folder(run)
+    link(run.run_dir / "train", folder)
+    steps = config.training.steps
+    done = read_json(folder / f"result-{steps}.json")
+    bar = run.progress.stage("train", steps, "updates", done=0 if done is None else steps)
+    if done is None:
+        shown: dict[str, float] = {}
+
+        def on_metrics(values: Mapping[str, float], step: int) -> None:
+            run.tracker.metrics(dict(values), step)
+            for short, name in (("reward", "train/reward_mean"), ("mixed", "train/mixed_group_rate")):
+                if name in values:
+                    shown[short] = round(values[name], 3)
+
+        def on_progress(count: int, total: int, what: str) -> None:
+            bar.update(count, phase=what, **shown)
+
+        with FileLock(folder / ".lock"):
+            result = train_with_verl(
+                config,
+                model_folder=run.model_folder,
+                train_uids=[task.uid for task in train_tasks],
+                validation_uids=[task.uid for task in validation_tasks],
+                folder=folder,
+                progress=on_progress,
+                metrics=on_metrics,
+            )
+        done = {
+            "chosen_step": result.step,
+            "steps": steps,
+            "model": identity.digest([folder.name, result.step, steps]),
+            "skipped": list(result.skipped),
+        }
+        write_json(folder / f"result-{steps}.json", done)
+        bar.done(f"step {result.step} validated best")
+    else:
+        bar.done("finished before, nothing to do")
+    write_json(folder / "result.json", done)
+    run.results.append(("train", f"{steps} updates on {len(train_tasks)} tasks; chosen: step {done['chosen_step']}"))
+
+
+def evaluate(run: Context) -> None:
+    """Base and trained policy on the held-out tasks, evaluation.attempts times each."""
+    config = run.config
+    if config.evaluation.rows:
+        rows_by_policy, tasks = foreign_evaluation(run)
+    else:
+        tasks = run.held_out
+        if not tasks:
+            raise UserError(Problem("there are no held-out tasks to evaluate", "tasks.held_out", "name a test list"))
+        rows_by_policy = {name: evaluate_policy(run, name, tasks) for name in config.evaluation.policies}
+    summarise(run, rows_by_policy, {task.uid: task.domain for task in tasks})
+
+
+def foreign_evaluation(run: Context) -> tuple[dict[str, list[AttemptRow]], list[Task]]:
+    from tbexp.attempts import read_rows
+
+    rows = read_rows(run.config.evaluation.rows, run.config.evaluation.fields)
+    return {"rows": rows}, run.held_out
+
+
+def evaluate_policy(run: Context, name: str, tasks: Sequence[Task]) -> list[AttemptRow]:
+    config = run.config
+    if name == "base":
+        who, make = run.base_identity, run.base_policy
+    else:
+        from tbexp.pipeline import policies
+
+        folder, _, _ = training_folder(run)
+        result = read_json(folder / f"result-{config.training.steps}.json")
+        if result is None:
+            raise UserError(
+                Problem(
+                    "there is no trained policy to evaluate",
+                    "evaluation.policies",
+                    "put train before evaluate, or evaluate the base policy alone: evaluation.policies=[base]",
+                )
+            )
+        who = identity.policy_identity(config, result["model"])
+
+        def make() -> Any:
+            return policies.local(config, (folder / "chosen").resolve())
+
+    store = run.store / "evaluate" / identity.campaign_key(config, who, tasks)
+    link(run.run_dir / "evaluate" / name, store)
+    return attempts_in(
+        run, f"evaluate {name}", store, tasks, config.evaluation.attempts, config.evaluation.retries, make
+    )
+
+
+def summarise(run: Context, rows_by_policy: Mapping[str, Sequence[AttemptRow]], domains: Mapping[str, str]) -> None:
+    """summary.json, the metrics of it, and its lines in the final table."""
+    from tbexp.evaluation import summarise as figures_of
+
+    config = run.config
+    summary = figures_of(rows_by_policy, attempts=config.evaluation.attempts, tasks=domains, settings=config.evaluation)
+    write_json(run.run_dir / "evaluate" / "summary.json", summary)
+    run.tracker.artifact(run.run_dir / "evaluate" / "summary.json", "evaluate")
+    k = str(config.evaluation.attempts)
+    for name, found in summary["policies"].items():
+        run.tracker.metrics(evaluation_metrics(found, k, prefix="eval" if name in ("trained", "rows") else f"eval_{name}"))
+        run.results.append(
+            (
+                f"evaluate {name}",
+                f"pass@1 {percent(found['pass_at_1'])}, pass@{k} {percent(found['pass_at_k'][k])}, "
+                f"observed {k}/{k} {percent(found['observed_all_k'])}",
+            )
+        )
+    difference = summary.get("difference")
+    if difference:
+        run.results.append(
+            (
+                "difference",
+                f"pass@1 {points(difference['pass_at_1'])}, observed {k}/{k} {points(difference['observed_all_k'])} points",
+            )
+        )
+
+
+def evaluation_metrics(found: Mapping[str, Any], k: str, *, prefix: str) -> dict[str, float]:
+    values: dict[str, float] = {}
+    for name, figure in (
+        ("pass_at_1", found["pass_at_1"]),
+        (f"pass_at_{k}", found["pass_at_k"][k]),
+        ("observed_all_k", found["observed_all_k"]),
+    ):
+        values[f"{prefix}/{name}"] = figure["value"]
+        for side in ("low", "high"):
+            if figure.get(side) is not None:
+                values[f"{prefix}/{name}_{side}"] = figure[side]
+    values[f"{prefix}/tasks_passed_every_time"] = found["observed_all_k"]["tasks"]
+    for domain, part in found.get("by_domain", {}).items():
+        for name in ("pass_at_1", "observed_all_k"):
+            values[f"{prefix}/{name}/{domain}"] = part[name]["value"]
+    return values
+
+
+def percent(figure: Mapping[str, Any]) -> str:
+    if figure.get("low") is None:
+        return f"{figure['value']:.1%}"
+    return f"{figure['value']:.1%} [{figure['low']:.1%}, {figure['high']:.1%}]"
+
+
+def points(figure: Mapping[str, Any]) -> str:
+    return f"{100 * figure['value']:+.1f} [{100 * figure['low']:+.1f}, {100 * figure['high']:+.1f}]"
+
+
+def report(run: Context) -> None:
+    """One HTML file of whatever this run has."""
+    from tbexp.reporting import write_report
+
+    file = write_report(run.run_dir)
+    run.tracker.artifact(file, "report")
+    run.progress.say(f"report: {file}")
+
+
+def forget(run: Context, stage: str) -> None:
+    """force=[stage]: the stage's result in this run is removed, so that it is made again."""
+    place = run.run_dir / stage
+    if stage == "evaluate" and place.is_dir():
+        for policy in place.iterdir():
+            if policy.is_symlink():
+                shutil.rmtree(policy.resolve(), ignore_errors=True)
+                policy.unlink()
+    if place.is_symlink():
+        shutil.rmtree(place.resolve(), ignore_errors=True)
+        place.unlink()
+    elif place.is_dir():
+        shutil.rmtree(place)
+
+
+__all__ = ["Config", "evaluate", "forget", "probe", "report", "select", "train", "write_whole"]
