@@ -32,6 +32,7 @@ BAND_COLOURS = {
     "often": "#56B4E9",
     "nearly_always": "#0072B2",
 }
+SHIELD: dict[str, Any] = {"frameon": True, "framealpha": 0.9, "edgecolor": "none"}  # a legend over lines
 STYLE: dict[Any, Any] = {
     "figure.facecolor": "white",
     "font.size": 9.5,
@@ -143,15 +144,15 @@ def training(steps: Mapping[int, Mapping[str, float]], chosen: int | None, forec
             upper.plot([], [], color="#D55E00", label=f"chosen checkpoint, step {chosen}")
     upper.set(ylabel="share passed", ylim=(0, 1), title="Reward")
     if upper.get_legend_handles_labels()[0]:
-        upper.legend(loc="upper left", ncols=3, fontsize=9)
+        upper.legend(loc="upper left", ncols=3, fontsize=9, **SHIELD)
     if mixed:
         _trend(lower, mixed, "#009E73", "groups with passes and failures")
     if forecast is not None:
         lower.axhline(forecast, color=GREY, linewidth=1.2, linestyle=(0, (2, 2)), label="forecast from the probe")
-    lower.set_xlim(left=0)
+    lower.set_xlim(left=-0.6)
     lower.set(ylabel="share of groups", ylim=(0, 1.05), xlabel="update", title="Groups that carry signal")
     if lower.get_legend_handles_labels()[0]:
-        lower.legend(loc="lower left", ncols=2, fontsize=9)
+        lower.legend(loc="lower left", ncols=2, fontsize=9, **SHIELD)
     _whole_numbers(lower, axis="x")
     return figure
 
@@ -184,6 +185,33 @@ def before_after(metrics: Sequence[tuple[str, Mapping[str, Json]]]) -> Figure:
         for i, p in enumerate(policies)
     ]
     figure.legend(handles=handles, loc="outside upper right", ncols=len(policies))
+    return figure
+
+
+Curve = Sequence[tuple[int, Json]]
+
+
+def repeats(policies: Mapping[str, tuple[Curve, Curve]]) -> Figure:
+    """Over the number of attempts k: tasks passed at least once (solid) and every time (dashed), with intervals."""
+    figure, axes = _new(9.6, 3.9)
+    for number, (policy, (once, every)) in enumerate(policies.items()):
+        shade = colour(policy, number)
+        for points, dashes, marker in ((once, "-", "o"), (every, (0, (4, 2)), "D")):
+            if not points:
+                continue
+            k = [size for size, _ in points]
+            label = f"{policy}, {'at least once' if marker == 'o' else 'every time'}"
+            values = [v["value"] for _, v in points]
+            axes.plot(k, values, color=shade, linestyle=dashes, linewidth=2, marker=marker, markersize=3.5, label=label)
+            low, high = ([v.get(side) for _, v in points] for side in ("low", "high"))
+            if None not in low and None not in high:
+                axes.fill_between(k, low, high, color=shade, alpha=0.13, linewidth=0)
+    axes.set(xlabel="attempts per task, k", ylabel="share of tasks", ylim=(0, 1), title="Once, and every time")
+    axes.yaxis.set_major_formatter(_percent())
+    axes.set_xlim(left=0.6)
+    _whole_numbers(axes, axis="x")
+    axes.grid(axis="y", color=PALE, linewidth=0.7)
+    figure.legend(loc="outside right center", fontsize=9)
     return figure
 
 
@@ -344,7 +372,8 @@ def _band_style(band: str, kept: frozenset[str]) -> dict[str, Any]:
 def _patch_style(band: str, kept: frozenset[str]) -> dict[str, Any]:
     shade = BAND_COLOURS.get(band, GREY)
     if band in kept:
-        return {"facecolor": shade, "edgecolor": "white"}
+        # In grey print `often` would look like `hard`.
+        return {"facecolor": shade, "edgecolor": "white", "hatch": ".." if band == "often" else ""}
     return {"facecolor": "white", "edgecolor": shade, "hatch": "////"}
 
 

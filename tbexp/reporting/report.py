@@ -10,23 +10,18 @@ from __future__ import annotations
 import base64
 import io
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tbexp.config.schema import STAGES
 from tbexp.reporting import figures, tables
-from tbexp.reporting.run_data import Attempts, RunData, _at, read_run
+from tbexp.reporting.run_data import Attempts, Json, RunData, _at, read_run
 from tbexp.reporting.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-CAUTION = (
-    "Dollar values are a comparative serving index, not invoices; they exclude the training run and the probing of the "
-    "policy."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +76,17 @@ def _results(run: RunData, out: Path) -> Section | None:
         "Bars are 95% intervals."
     )
     section.pictures.append(_picture(out, "before_after", caption, lambda: figures.before_after(rows)))
+    curves = {name: found for name, p in policies.items() if len(found := _curves(p)[0]) > 2}
+    if curves:
+        lines = {name: _curves(policies[name]) for name in curves}
+        caption = (
+            "Solid: share of tasks that pass at least once in k attempts (pass@k). Dashed: share that pass k of k. "
+            "The wider the gap, the less a single pass says."
+        )
+        section.pictures.append(_picture(out, "pass_at_k", caption, lambda: figures.repeats(lines)))
     if "US$ per reliable task" in table.columns:
-        section.text.append(CAUTION)
+        cautions = [str(c) for p in policies.values() if (c := _at(p, "cost", "caution"))]
+        section.text += list(dict.fromkeys(cautions))
     return section
 
 
@@ -188,7 +192,8 @@ def _training(run: RunData, out: Path) -> Section | None:
     if run.chosen_step is None:
         section.text.append("Which checkpoint was chosen is not recorded.")
     else:
-        section.text.append(f"The checkpoint of update {run.chosen_step} was chosen on the validation tasks.")
+        which = f"The checkpoint of update {run.chosen_step}" if run.chosen_step else "The untrained policy"
+        section.text.append(f"{which} was chosen on the validation tasks.")
     caption = "Dots are single updates; the reward is the mean over the attempts of an update."
     section.pictures.append(
         _picture(out, "training", caption, lambda: figures.training(run.steps, run.chosen_step, _forecast(run)))
@@ -274,6 +279,17 @@ def _sentences(run: RunData) -> list[str]:
             sentence += ": fewer tasks are solved at least once than before"
         sentences.append(sentence + ".")
     return sentences
+
+
+def _curves(policy: Json) -> tuple[list[tuple[int, Json]], list[tuple[int, Json]]]:
+    """pass@k and its counterpart, k of k, by rising k."""
+
+    def points(key: str) -> list[tuple[int, Json]]:
+        found = policy.get(key)
+        values = found.items() if isinstance(found, Mapping) else []
+        return sorted((int(k), v) for k, v in values if str(k).isdigit() and isinstance(_at(v, "value"), int | float))
+
+    return points("pass_at_k"), points("pass_power_k")
 
 
 def _partial(run: RunData) -> list[str]:

@@ -94,7 +94,8 @@ def read_run(folder: Path) -> RunData:
     faults: list[str] = []
     config_text, config = _yaml(folder / "config.yaml", faults)
     train = folder / "train"
-    policies = _policies(folder / "evaluate", faults)
+    probed, evaluated = _at(config, "probe", "attempts"), _at(config, "evaluation", "attempts")
+    policies = _policies(folder / "evaluate", faults, evaluated)
     order = ["base", "trained"]
     return RunData(
         folder=folder,
@@ -106,7 +107,7 @@ def read_run(folder: Path) -> RunData:
         steps=_steps(train, faults),
         chosen_step=_chosen_step(train, faults),
         summary=_json(folder / "evaluate" / "summary.json", faults),
-        probe=_attempts(_attempt_rows(folder / "probe", faults)),
+        probe=_attempts(_attempt_rows(folder / "probe", faults), probed),
         policies={
             name: policies[name]
             for name in sorted(policies, key=lambda n: (n not in order, order.index(n) if n in order else 0, n))
@@ -115,7 +116,7 @@ def read_run(folder: Path) -> RunData:
     )
 
 
-def _policies(folder: Path, faults: list[str]) -> dict[str, Attempts]:
+def _policies(folder: Path, faults: list[str], most: Any) -> dict[str, Attempts]:
     """From evaluate/attempts.jsonl by the rows' `policy`, or from one folder for each policy."""
     by_policy: dict[str, list[Json]] = {}
     for row in _attempt_rows(folder, faults):
@@ -126,7 +127,7 @@ def _policies(folder: Path, faults: list[str]) -> dict[str, Attempts]:
                 rows = list(_attempt_rows(path, faults))
                 if rows:
                     by_policy.setdefault(path.name, []).extend(rows)
-    return {name: found for name, rows in by_policy.items() if (found := _attempts(rows))}
+    return {name: found for name, rows in by_policy.items() if (found := _attempts(rows, most))}
 
 
 def _attempt_rows(folder: Path, faults: list[str]) -> Iterator[Json]:
@@ -134,8 +135,11 @@ def _attempt_rows(folder: Path, faults: list[str]) -> Iterator[Json]:
         yield from _lines(file, faults)
 
 
-def _attempts(rows: Iterator[Json] | list[Json]) -> Attempts | None:
-    """For each attempt the first row with a verdict counts, as in the attempt store; else the system error."""
+def _attempts(rows: Iterator[Json] | list[Json], most: Any) -> Attempts | None:
+    """For each attempt the first row with a verdict counts, as in the attempt store; else the system error.
+
+    most: attempts per task that this run is about, if it is a number; a shared store may hold more of them.
+    """
     outcomes: dict[str, dict[int, bool | None]] = {}
     finish: Counter[str] = Counter()
     errors: Counter[str] = Counter()
@@ -144,7 +148,7 @@ def _attempts(rows: Iterator[Json] | list[Json]) -> Attempts | None:
     seconds, tokens = 0.0, 0
     for row in rows:
         uid, attempt = row.get("uid"), row.get("attempt")
-        if not isinstance(uid, str) or not isinstance(attempt, int):
+        if not isinstance(uid, str) or not isinstance(attempt, int) or (isinstance(most, int) and attempt >= most):
             continue
         seconds += float(row.get("seconds") or 0.0)
         tokens += int(row.get("completion_tokens") or 0)

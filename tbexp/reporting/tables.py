@@ -58,7 +58,7 @@ def metrics(run: RunData) -> list[Metric]:
     """pass@1, pass@k and observed k/k, k being the number of attempts."""
     policies = summary_policies(run)
     sizes = [int(k) for p in policies.values() for k in (_at(p, "pass_at_k") or {}) if str(k).isdigit()]
-    attempts = [a for p in policies.values() if isinstance(a := _at(p, "attempts_per_task"), int)]
+    attempts = [a for p in policies.values() if isinstance(a := p.get("attempts"), int)]
     size = max([*sizes, *attempts, *(a.size for a in run.policies.values())], default=0)
     return [
         Metric("pass_at_1", "pass@1"),
@@ -86,12 +86,12 @@ def headline(run: RunData) -> Table | None:
     cheapest = min((c for c in costs.values() if isinstance(c, int | float)), default=None)
     rows = []
     for name, figures in policies.items():
-        cells = [Cell(name), Cell(_count(figures.get("tasks"))), Cell(_count(figures.get("attempts")))]
+        cells = [Cell(name), Cell(_count(figures.get("tasks"))), Cell(_count(figures.get("clean_attempts")))]
         for metric in columns:
             found = metric.of(figures)
             value = found.get("value")
             note = interval(found)
-            if metric.key == "observed_all_k" and isinstance(found.get("tasks"), int):
+            if metric.key == "observed_all_k" and isinstance(found.get("tasks"), int | float):
                 note = counted(found["tasks"], "task") + (f", {note}" if note else "")
             cells.append(
                 Cell(percent(value), value is not None and value == best[metric.label] and len(policies) > 1, note)
@@ -99,7 +99,12 @@ def headline(run: RunData) -> Table | None:
         if with_cost:
             cost = costs[name]
             known = isinstance(cost, int | float)
-            cells.append(Cell(f"{cost:.2f}" if known else DASH, known and cost == cheapest and len(policies) > 1))
+            cells.append(
+                Cell(
+                    f"{cost:.2f}" if known else "∞" if cost == "inf" else DASH,
+                    known and cost == cheapest and len(policies) > 1,
+                )
+            )
         rows.append(tuple(cells))
     difference = run.summary.get("difference")
     if isinstance(difference, Mapping) and difference:
@@ -118,7 +123,12 @@ def headline(run: RunData) -> Table | None:
         *(m.label for m in columns),
         *(["US$ per reliable task"] if with_cost else []),
     )
-    return Table("headline", "Rates in percent with 95% intervals; differences in points", names, tuple(rows))
+    return Table(
+        "headline",
+        "Rates in percent, differences in points; 95% intervals for another set of tasks of the same kind",
+        names,
+        tuple(rows),
+    )
 
 
 def by_topic(run: RunData) -> tuple[list[str], list[tuple[str, list[list[float | None]]]]] | None:
@@ -282,8 +292,8 @@ def points(value: float | None) -> str:
     return "0.0" if text in ("+0.0", "-0.0") else text
 
 
-def counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+def counted(number: float, noun: str) -> str:
+    return f"{number:,.10g} {noun}" + ("" if number == 1 else "s")
 
 
 def interval(found: Json, *, signed: bool = False) -> str:

@@ -60,13 +60,23 @@ def test_the_report_is_one_file_that_loads_nothing(full: Path) -> None:
     page = Page(html)
     assert not {"script", "link", "iframe", "object"} & set(page.tags)
     assert all(address.startswith(("data:image/svg+xml;base64,", "#")) for address in page.addresses)
-    assert page.tags.count("img") == 8
+    assert page.tags.count("img") == 9
     assert "url(" not in html
     assert "@import" not in html
 
 
 def test_every_figure_and_table_also_lies_beside_the_report(full: Path) -> None:
-    names = {"before_after", "topics", "strips", "bands", "training", "endings", "time_stages", "time_training"}
+    names = {
+        "before_after",
+        "pass_at_k",
+        "topics",
+        "strips",
+        "bands",
+        "training",
+        "endings",
+        "time_stages",
+        "time_training",
+    }
     assert {path.stem for path in (full / "report/figures").glob("*.svg")} == names
     assert {path.stem for path in (full / "report/figures").glob("*.png")} == names
     tables = {path.stem for path in (full / "report/tables").glob("*.csv")}
@@ -83,7 +93,7 @@ def test_a_complete_run_misses_nothing_and_names_the_chosen_checkpoint(full: Pat
     text = Page((full / "report/report.html").read_text()).text
     assert "Not in this run" not in text
     assert "The checkpoint of update 30 was chosen" in text
-    assert "78% had been forecast" in text
+    assert "had been forecast for the untrained policy" in text
 
 
 @pytest.mark.parametrize(
@@ -148,7 +158,12 @@ def summary(before: tuple[float, float, float], after: tuple[float, float, float
     def policy(values: tuple[float, float, float]) -> dict[str, Any]:
         keys = ("pass_at_1", "observed_all_k")
         figures: dict[str, Any] = {key: {"value": v} for key, v in zip(keys, (values[0], values[2]), strict=True)}
-        return figures | {"pass_at_k": {str(n): {"value": values[1]}}, "tasks": 8, "attempts": 8 * n, "coverage": 1.0}
+        return figures | {
+            "pass_at_k": {str(n): {"value": values[1]}},
+            "tasks": 8,
+            "attempts": n,
+            "coverage": {"share": 1.0},
+        }
 
     change = {"value": after[0] - before[0], "low": -0.2, "high": 0.05}
     return {"policies": {"base": policy(before), "trained": policy(after)}, "difference": {"pass_at_1": change}}
@@ -167,7 +182,7 @@ def test_a_fall_is_told_as_plainly_as_a_rise(tmp_path: Path) -> None:
 def test_a_partial_evaluation_is_called_partial(tmp_path: Path) -> None:
     (tmp_path / "evaluate").mkdir()
     partial = summary((0.5, 0.9, 0.1), (0.44, 0.8, 0.2))
-    partial["policies"]["trained"]["coverage"] = 0.75
+    partial["policies"]["trained"]["coverage"]["share"] = 0.75
     (tmp_path / "evaluate/summary.json").write_text(json.dumps(partial))
     assert "Partial: trained has a verdict for 75.0% of its attempts only." in write_report(tmp_path).read_text()
 
