@@ -170,7 +170,7 @@ class Launcher:
             self._asked.pop(message["id"], None)
         return Child(pid, tail, ours, self._children[pid])
 
-    async def end(self, child: Child, grace_s: float = GRACE_S) -> None:
+    async def end(self, child: Child, grace_s: float) -> None:
         """Wait for the end of a child whose input has ended; past the grace it is killed."""
         try:
             await asyncio.wait_for(asyncio.shield(child.ended), grace_s)

@@ -38,6 +38,7 @@ class Connection(asyncio.Protocol):
         self.describe_end = describe_end
         self.broken: WorldError | None = None
         self.tools_changed = False
+        self.orderly = False  # whether we closed a conversation that nothing was wrong with
         self.closed = asyncio.get_running_loop().create_future()
         self._pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._next = 0
@@ -65,6 +66,10 @@ class Connection(asyncio.Protocol):
         timer = loop.call_later(timeout, self._late, number, method, params, timeout)
         try:
             message = await answer
+        except asyncio.CancelledError:
+            # The call may be under way: what the session's state is, nobody knows.
+            self._break(WorldError("session_cancelled", f"a call of server {self.name} was given up"))
+            raise
         finally:
             timer.cancel()
             self._pending.pop(number, None)
@@ -90,6 +95,7 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         if self.broken is None:
+            self.orderly = True
             self.broken = WorldError("server_crashed", f"the session with server {self.name} is over")
         if self._transport is not None:
             self._transport.abort()

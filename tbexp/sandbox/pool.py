@@ -15,7 +15,7 @@ from typing import Any
 from tbexp.config.schema import SandboxConfig
 from tbexp.errors import Problem, UserError, WorldError
 from tbexp.interpret.messages import ToolSpec
-from tbexp.sandbox.launch import Child, Launcher, Unfit, start_server
+from tbexp.sandbox.launch import GRACE_S, Child, Launcher, Unfit, start_server
 from tbexp.sandbox.mcp_client import Connection
 from tbexp.sandbox.servers import Server, allowed_environment
 from tbexp.sandbox.session import Limits, Session, list_tools
@@ -97,7 +97,7 @@ class Backend:
 
     async def _see_out(self, launcher: Launcher, child: Child, connection: Connection) -> None:
         await connection.closed
-        await launcher.end(child)
+        await launcher.end(child, GRACE_S if connection.orderly else 0.0)
 
     async def close(self) -> None:
         if self.ending:

@@ -96,12 +96,5 @@ def babble() -> str:
     return ""
 
 
-@server.tool()
-def grow() -> str:
-    """Offer one more tool from now on."""
-    server.add_tool(say, name="shout", description="Say it louder.")
-    return "{}"
-
-
 if __name__ == "__main__":
     server.run()

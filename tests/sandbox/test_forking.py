@@ -1,0 +1,173 @@
+"""Which servers are forked, at which level, and that no process or file outlives its parent."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tbexp.sandbox import Server, open_sandbox
+from tbexp.sandbox.launch import Unfit, preloadable
+
+FOLDER = Path(__file__).parent / "servers"
+
+
+def open_once(config, server, tools=()):
+    async def go():
+        async with open_sandbox(config, {"it": server}) as sandbox:
+            answers = []
+            for _ in range(2):
+                async with sandbox.session({"it": {}}, tools) as session:
+                    answers.append([await session.call(tool, {}) for tool in tools])
+            return sandbox.levels()["it"], answers
+
+    return asyncio.run(go())
+
+
+def test_a_server_without_the_sdk_is_forked_after_its_import(server, config):
+    level, answers = open_once(config(), server("by_hand"), ["count", "count", "draw"])
+    assert level == "import"
+    assert [answer[:2] for answer in answers] == [["1", "2"], ["1", "2"]]
+    assert answers[0][2] != answers[1][2]
+
+
+UNFIT = {
+    "thread": "starts threads",
+    "socket": "open files or sockets",
+    "file": "open files or sockets",
+    "temporary": "os.mkdir",
+    "seed": "fixes the state of `random`",
+    "draw": "random",
+    "uuid": "urandom",
+    "clock": "now",
+    "time": "time",
+    "frozen clock": "replaces the clock",
+}
+
+
+@pytest.mark.parametrize("what", UNFIT)
+def test_a_server_that_does_what_forks_would_share_gets_a_process_per_session_and_is_named(server, config, caplog, what):
+    with caplog.at_level(logging.WARNING):
+        level, answers = open_once(config(), server("unfit", UNFIT=what), ["count"])
+    assert level == "exec"
+    assert answers == [["1"], ["1"]]
+    warnings = [record.getMessage() for record in caplog.records if "a process per session" in record.getMessage()]
+    assert len(warnings) == 1
+    assert UNFIT[what] in warnings[0]
+
+
+def test_a_server_of_the_same_shape_without_the_fault_is_forked(server, config):
+    assert open_once(config(), server("unfit", UNFIT=""), ["count"])[0] == "import"
+
+
+def test_what_is_no_python_command_gets_a_process_per_session(config):
+    shell = Server("it", ("/bin/sh", "-c", f"exec {sys.executable} {FOLDER / 'by_hand.py'}"), {}, str(FOLDER))
+    assert open_once(config(), shell, ["count"]) == ("exec", [["1"], ["1"]])
+
+
+def test_modules_and_console_scripts_are_forked_too(config, tmp_path):
+    package = tmp_path / "teashop"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "app.py").write_text((FOLDER / "shop.py").read_text().replace('"__main__"', '"__never__"') + "\n\n"
+                                    "def main():\n    server.run()\n")  # fmt: skip
+    (package / "__main__.py").write_text("from teashop.app import main\n\nmain()\n")
+    script = tmp_path / "tea-shop"
+    script.write_text(f"#!{sys.executable}\nimport sys\nfrom teashop.app import main\n"
+                      "if __name__ == '__main__':\n    sys.exit(main())\n")  # fmt: skip
+    script.chmod(0o755)
+    for command in ((sys.executable, "-m", "teashop"), (str(script),)):
+        tea = Server("it", command, {"PYTHONPATH": str(tmp_path)}, str(tmp_path))
+
+        async def go(tea=tea):
+            async with open_sandbox(config(), {"it": tea}) as sandbox:
+                async with sandbox.session({"it": {"stock": {"oolong": 1}}}, ["restock"]) as session:
+                    await session.call("restock", {"sku": "oolong", "n": 2})
+                    assert await session.effects() == {"it": {"stock": {"oolong": 3}}}
+                return sandbox.levels()["it"]
+
+        assert asyncio.run(go()) == "ready", command
+
+
+def test_commands_that_cannot_be_read_are_told_apart():
+    assert preloadable(Server("s", (sys.executable, "-u", "-m", "a.b", "x")))["modules"] == ["a.b"]
+    assert preloadable(Server("s", (sys.executable, "a.py", "x")))["args"] == ["x"]
+    for command in ((sys.executable, "-c", "pass"), (sys.executable, "-X", "dev", "a.py"), ("node", "a.js")):
+        with pytest.raises(Unfit):
+            preloadable(Server("s", command))
+
+
+def test_a_server_that_is_forked_ends_by_itself_when_its_session_does(server, config, tmp_path):
+    end = tmp_path / "end"
+    open_once(config(), server("by_hand", BY_HAND_END=str(end)))
+    assert end.read_text() == "ended by itself"
+
+
+PARENT = """
+import asyncio, sys
+from tbexp.config.schema import SandboxConfig
+from tbexp.grading import TestContext, open_grader
+from tbexp.sandbox import Server, open_sandbox
+
+async def main():
+    config = SandboxConfig(name="x", kind=sys.argv[1])
+    shop = Server("shop", (sys.executable, "shop.py"), {}, ".")
+    async with open_sandbox(config, {"shop": shop}) as sandbox, open_grader(config) as grader:
+        async with sandbox.session({"shop": {}}, ["hang"]) as session:
+            grading = asyncio.create_task(grader.grade(LOOP, TestContext()))
+            call = asyncio.create_task(session.call("hang", {}))
+            await asyncio.sleep(0.5)
+            print("busy", flush=True)
+            await call
+
+LOOP = "def t(x, judge):\\n    while True: pass\\n__tb_test_fn = t\\n"
+asyncio.run(main())
+"""
+
+
+def descendants(pid: int) -> set[int]:
+    found: set[int] = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except (OSError, IndexError):
+                continue
+            if parent == pid:
+                found |= {int(entry.name)} | descendants(int(entry.name))
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("kind", ["prefork", "process"])
+def test_kill_9_of_the_parent_leaves_no_process_and_no_temporary_file(tmp_path, kind):
+    env = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, kind], stdout=subprocess.PIPE, text=True, env=env, cwd=FOLDER
+    )
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "busy\n"
+    family = descendants(parent.pid)
+    assert len(family) >= 4  # two launchers, a server, a grading
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    for _ in range(500):
+        if not any(alive(pid) for pid in family):
+            break
+        time.sleep(0.01)
+    assert [pid for pid in family if alive(pid)] == []
+    assert list(tmp_path.iterdir()) == []

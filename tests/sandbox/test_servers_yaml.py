@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tbexp.errors import UserError
+from tbexp.sandbox import read_servers
+
+
+def read(tmp_path: Path, text: str, allow_env=()):
+    file = tmp_path / "servers.yaml"
+    file.write_text(text)
+    return read_servers(file, python="/opt/py/bin/python", allow_env=allow_env)
+
+
+def test_a_file_is_read_with_its_braces_filled_in(tmp_path, monkeypatch):
+    monkeypatch.setenv("SHOP_FOLDER", "/srv/shop")
+    (tmp_path / "sub").mkdir()
+    text = """
+use_internal_servers: false
+servers:
+  shop:
+    type: mcp-process
+    command: ["{python}", -m, shop, "--data={env[SHOP_FOLDER]}", "{{literal}}"]
+    env: {LEVEL: 3, JSON: '{"a": 1}'}
+    cwd: sub
+    transport: stdio
+  cafe:
+    type: mcp-process
+    command: [cafe-server]
+"""
+    servers = read(tmp_path, text, ["SHOP_FOLDER"])
+    assert list(servers) == ["shop", "cafe"]
+    assert servers["shop"].command == ("/opt/py/bin/python", "-m", "shop", "--data=/srv/shop", "{literal}")
+    assert servers["shop"].env == {"LEVEL": "3", "JSON": '{"a": 1}'}
+    assert servers["shop"].cwd == str(tmp_path / "sub")
+    assert servers["cafe"].cwd == str(tmp_path)
+
+
+def test_all_problems_are_reported_at_once_with_their_lines(tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET", "x")
+    text = """servers:
+  shop:
+    type: mcp-process
+    comand: [a]
+  cafe:
+    type: mcp-proces
+    command: [a]
+  bar:
+    type: mcp-process
+    command: ["{env[SECRET]}", "{env[UNSET]}", "{phyton}", "{"]
+    cwd: nowhere
+  bar:
+    type: mcp-process
+    command: []
+    transport: sse
+  far:
+    type: mcp-remote
+sevrers: {}
+"""
+    with pytest.raises(UserError) as caught:
+        read(tmp_path, text, ["UNSET"])
+    lines = [problem.where.rpartition(":")[2] for problem in caught.value.problems]
+    said = str(caught.value)
+    assert sorted(map(int, lines)) == [3, 4, 6, 12, 14, 15, 17, 18]
+    for words in ("did you mean `command`?", "mcp-proces`", "twice", "did you mean `servers`?", "`endpoint`"):
+        assert words in said
+
+
+def test_variables_must_be_allowed_and_set(tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET", "x")
+    text = 'servers:\n  bar:\n    type: mcp-process\n    command: ["{env[SECRET]}", "{env[UNSET]}", "{phyton}", "{"]\n'
+    with pytest.raises(UserError) as caught:
+        read(tmp_path, text, ["UNSET"])
+    assert len(caught.value.problems) == 4
+    assert "SECRET is not allowed" in str(caught.value) and "add SECRET to sandbox.allow_env" in str(caught.value)
+    assert "UNSET is not set" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "servers: [a]", "servers: {a: 1}", "servers:\n  a: {type: [\n"])
+def test_a_file_of_another_shape_is_refused(tmp_path, text):
+    with pytest.raises(UserError):
+        read(tmp_path, text)
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(UserError, match="cannot be read"):
+        read_servers(tmp_path / "none.yaml", python="python")
+
+
+def test_a_remote_server_is_read_but_not_run(tmp_path):
+    text = "servers:\n  far:\n    type: mcp-remote\n    endpoint: http://127.0.0.1:9/mcp\n    timeout: 60\n"
+    assert read(tmp_path, text)["far"].remote == "http://127.0.0.1:9/mcp"
