@@ -6,6 +6,7 @@ hash covers. Left to others: reading files (loader.py), starting servers, and th
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import sys
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 UNLIMITED = sys.maxsize
+ENTRY = "__tb_test_fn"  # the name that test code binds to the function to be called
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +126,40 @@ class Task:
             "limits": (self.max_user_sim_turns, self.max_agent_sim_turns),
             "history": self.history,
             "format_query": self.format_query,
-            "test": "\n".join(line for line in self.test_code.splitlines() if line.strip()),
+            "test": _bare(self.test_code),
             "fixtures": self.fixtures,
         }
         text = json.dumps(content, sort_keys=True, ensure_ascii=False, default=dict)
         return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def _bare(code: str) -> str:
+    """Test code without comments, layout, the tasks' own `!` blocks and the name of the test."""
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError):
+        return code
+    entry = next((_bound(node) for node in tree.body if _bound(node)), None)
+    body = [node for node in tree.body if not _is_block(node) and not _bound(node)]
+    for node in body:
+        if isinstance(node, ast.FunctionDef):
+            node.body = [part for part in node.body if not _is_block(part)] or [ast.Pass()]
+            if node.name == entry:
+                node.name = "test"
+    return ast.unparse(ast.Module(body, []))
+
+
+def _bound(node: ast.stmt) -> str | None:
+    """The function that a statement binds to the entry name of test code."""
+    if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Name):
+        return None
+    names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+    return node.value.id if ENTRY in names else None
+
+
+def _is_block(node: ast.stmt) -> bool:
+    value = node.value.value if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) else None
+    return isinstance(value, str) and value.startswith("!")
 
 
 def _tool(tool: ToolDef | ToolOverride) -> list[Any]:

@@ -16,8 +16,8 @@ from typing import Any
 from tbexp.errors import Problem
 from tbexp.tasks import blocks
 from tbexp.tasks.blocks import Block, Check
+from tbexp.tasks.records import ENTRY
 
-ENTRY = "__tb_test_fn"  # the name that test code binds to the function to be called
 _GIVEN = ("x", "judge")  # the arguments every test gets; all others are fixtures
 
 

@@ -1,0 +1,435 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tbexp.errors import UserError
+from tbexp.tasks import Tags, Task, dump_tests, load_tasks, merged, read_selectors, write_selectors
+
+AGENT = """
+system_instructions: You help.
+builtin_tools:
+  - {name: report, description: Report an attack, input_schema: {type: object}, is_end_turn: true}
+parallel_tool_calls: false
+"""
+SCENARIO = """
+world_state:
+  desk: {sources: [a], limits: {days: 7, fee: 2.5}}
+  empty:
+tools:
+  - name: rent
+    override_description: Rent it
+  - {name: give_back, is_end_turn: true}
+bot_instructions: Be brief.
+tags: [domain:Rental, base]
+fixtures:
+  clock: {type: sample.Clock, hour: 9}
+metadata: {owner: desk}
+"""
+PYTHON = '''import json
+
+def helper(x):
+    return x.effects["desk"]
+
+"""!
+scenario: shop
+tags: [smoke]
+max_agent_sim_turns: 30
+init: {desk: {limits: {days: 1}}}
+"""
+
+
+def test_one(x, judge):
+    """!
+    query: Rent me a digger.
+    user_context: You are Ada.
+    tags: ["category:User"]
+    init:
+      desk: {sources: [b], limits: {fee: null}, since: 2024-05-01}
+      extra: {n: 1}
+    """
+    assert helper(x)
+
+
+def test_two(x, judge, clock):
+    """!
+    query: Give it back.
+    bot_instructions: Hurry.
+    max_agent_sim_turns: 5
+    """
+
+
+def test_three(x, judge):
+    """! {query: skipped, tags: [Skip]}"""
+'''
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / "dataset" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return root
+
+
+@pytest.fixture
+def root(tmp_path):
+    return write(
+        tmp_path,
+        {"agent/helper.yaml": AGENT, "scenario/shop.yaml": SCENARIO, "test_case/shop_orders_v2.py": PYTHON},
+    )
+
+
+def problems(root: Path, *selectors: str, agent: str = "helper") -> list[str]:
+    with pytest.raises(UserError) as caught:
+        load_tasks(root, agent, list(selectors) or None)
+    return [str(problem).replace(str(root / "dataset") + "/", "") for problem in caught.value.problems]
+
+
+def test_a_python_file_becomes_hydrated_tasks(root):
+    one, two = load_tasks(root, "helper")
+    assert (one.uid, two.uid) == ("shop_orders_v2.py:test_one", "shop_orders_v2.py:test_two")
+    assert one.query == "Rent me a digger." and one.user_context == "You are Ada." and two.user_context is None
+    assert (one.max_user_sim_turns, one.max_agent_sim_turns, two.max_agent_sim_turns) == (10, 30, 5)
+    assert one.tags == Tags(labels=("base", "smoke"), category=("user",), domain="rental") and one.domain == "rental"
+    assert one.system_messages() == ("You help.", "Be brief.")
+    assert two.system_messages() == ("You help.", "Be brief.\nHurry.")
+    assert [tool.name for tool in one.scenario.tools] == ["rent", "give_back"] and one.scenario.tools[1].is_end_turn
+    assert one.agent.builtin_tools[0].is_end_turn and one.history is None and one.format_query is False
+    assert two.fixtures == {"clock": {"type": "sample.Clock", "hour": 9}}
+    assert one.metadata == {
+        "scenario": "shop",
+        "agent": "helper",
+        "test_case_file": str(root / "dataset/test_case/shop_orders_v2.py"),
+        "test_case_name": "test_one",
+    }
+
+
+def test_the_server_configuration_is_the_scenarios_with_the_tasks_merged_in(root):
+    one, two = load_tasks(root, "helper")
+    # The function's init replaces the module's as a whole; only scenario and task are merged deeply.
+    desk = {"sources": ["a", "b"], "limits": {"days": 7, "fee": None}, "since": "2024-05-01"}
+    assert one.server_config() == {"desk": desk, "empty": {}, "extra": {"n": 1}}
+    assert list(one.server_config()) == ["desk", "empty", "extra"]
+    assert two.server_config()["desk"]["limits"] == {"days": 1, "fee": 2.5}
+    one.server_config()["desk"]["sources"].append("mine")
+    assert one.server_config()["desk"] == desk
+
+
+def test_the_code_of_a_test_keeps_its_line_numbers_and_no_other_test(root):
+    one, two = load_tasks(root, "helper")
+    lines, source = one.test_code.split("\n"), PYTHON.split("\n")
+    assert (
+        lines[: source.index("def test_two(x, judge, clock):")]
+        == source[: source.index("def test_two(x, judge, clock):")]
+    )
+    assert "test_two" not in one.test_code and "test_one" not in two.test_code and "helper" in two.test_code
+    assert one.test_code.endswith("\n__tb_test_fn = test_one\n")
+    compile(two.test_code, "x", "exec")
+
+
+def test_nothing_of_a_test_file_is_executed_when_it_is_loaded(root):
+    write(root, {"test_case/evil.py": "raise SystemExit(1)\n" + PYTHON})
+    assert len(load_tasks(root, "helper", ["evil.py:test_one"])) == 1
+
+
+def test_selectors_keep_their_order_and_a_named_test_must_exist(root):
+    two, one = load_tasks(root, "helper", ["shop_orders_v2.py:test_two", "shop_orders_v2.py:test_one"])
+    assert (two.uid[-3:], one.uid[-3:]) == ("two", "one")
+    assert problems(root, "shop_orders_v2.py:test_on", "shop_order_v2.py:test_one", "nonsense", "a:b:c") == [
+        "shop_orders_v2.py:test_on: no test test_on in test_case/shop_orders_v2.py\n"
+        "      fix: did you mean shop_orders_v2.py:test_one or shop_orders_v2.py:test_two?",
+        "shop_order_v2.py:test_one: no file shop_order_v2.py under test_case\n"
+        "      fix: did you mean shop_orders_v2.py?",
+        "nonsense: 'nonsense' is not of the form <file>:<test>",
+        "a:b:c: 'a:b:c' is not of the form <file>:<test>",
+    ]
+    assert "skip" in problems(root, "shop_orders_v2.py:test_three")[0]
+    assert "selected twice" in problems(root, *["shop_orders_v2.py:test_one"] * 2)[0]
+
+
+def test_a_selector_is_reported_where_its_list_has_it(root, tmp_path):
+    listed = tmp_path / "list.yaml"
+    listed.write_text("# first\n- shop_orders_v2.py:test_one\n- shop_orders_v2.py:test_nine\n")
+    assert problems(root, *read_selectors(listed))[0].startswith(f"{listed}:3: no test test_nine")
+    listed.write_text("- a.py:x\n- 7\n- b.py\n")
+    with pytest.raises(UserError) as caught:
+        read_selectors(listed)
+    assert [p.where for p in caught.value.problems] == [f"{listed}:2", f"{listed}:3"]
+    with pytest.raises(UserError, match="is a YAML list"):
+        read_selectors(write(tmp_path, {"x.yaml": "a: b"}) / "dataset/x.yaml")
+    with pytest.raises(UserError, match="cannot be read"):
+        read_selectors(tmp_path / "none.yaml")
+
+
+def test_written_selectors_are_sorted_and_read_back(tmp_path):
+    file = tmp_path / "deep" / "pool.yaml"
+    write_selectors(file, ["b.py:y", "a.py:x", f"a.py:{'long_' * 60}"])
+    assert read_selectors(file) == ["a.py:" + "long_" * 60, "a.py:x", "b.py:y"]
+    assert [path.name for path in file.parent.iterdir()] == ["pool.yaml"]
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["", "shop_orders/", "shop/", "shop_orders_v2/", "a/b/c/"],
+    ids=["top", "two parts", "one part", "named like the stem", "nested"],
+)
+def test_a_file_name_is_found_wherever_the_format_allows_and_deeper(tmp_path, place):
+    files = {"agent/helper.yaml": AGENT, "scenario/shop.yaml": SCENARIO, f"test_case/{place}shop_orders_v2.py": PYTHON}
+    tasks = load_tasks(write(tmp_path, files), "helper", ["shop_orders_v2.py:test_one"])
+    assert tasks[0].metadata["test_case_file"] == str(tmp_path / f"dataset/test_case/{place}shop_orders_v2.py")
+
+
+def test_the_places_of_the_format_come_first_and_others_must_be_unique(root):
+    write(
+        root,
+        {"test_case/shop/shop_orders_v2.py": PYTHON, "test_case/p/other.py": PYTHON, "test_case/q/other.py": PYTHON},
+    )
+    (task,) = load_tasks(root, "helper", ["shop_orders_v2.py:test_one"])
+    assert task.metadata["test_case_file"].endswith("test_case/shop_orders_v2.py")
+    assert "other.py may be any of p/other.py, q/other.py" in problems(root, "other.py:test_one")[0]
+    assert sum("is also that of" in problem for problem in problems(root)) == 6
+
+
+def test_all_problems_of_a_dataset_are_reported_at_once_with_their_lines(root):
+    write(
+        root,
+        {
+            "agent/broken.yaml": "system_instructions: 5\nbuiltin_tools:\n- {name: a}\nbuiltin_tool: []\n",
+            "scenario/bad.yaml": "world_state: {desk: 7}\ntools: [{name: rent, direct_respons: x}, {name: rent}]\n",
+            "test_case/one.yaml": "test_cases:\n- uid: a\n  query: q\n  scenario: shp\n  test_code: ''\n"
+            "- uid: a\n  qery: q\n",
+            "test_case/two.py": '"""!\nscenario: bad\nqueri: x\n"""\n\n'
+            'def test_a(x):\n    """!\n    query: 7\n    tags: smoke\n    init: [1]\n    """\n\n'
+            'async def test_b(x, judge):\n    """! {query: q}"""\n\n'
+            'def test_c(x, judge, clok):\n    """! {query: q, scenario: shop, max_user_sim_turns: -1}"""\n'
+            'def test_c(x, judge):\n    """!\n    query: [\n    """\n',
+            "test_case/three.py": "a = 1; b = 2\n",
+            "test_case/four.py": "def test_(:\n",
+        },
+    )
+    found = problems(root, agent="broken")
+    wanted = [
+        "agent/broken.yaml:1: system_instructions must be a text, is a number",
+        "agent/broken.yaml:4: unknown key builtin_tool of an agent\n      fix: did you mean builtin_tools?",
+        "agent/broken.yaml:3: an entry of builtin_tools needs the key description",
+        "agent/broken.yaml:3: an entry of builtin_tools needs the key input_schema",
+        "test_case/one.yaml:6: a test needs the key query",
+        "test_case/one.yaml:6: a test needs the key test_code",
+        "test_case/one.yaml:7: unknown key qery of a test\n      fix: did you mean query?",
+        "test_case/one.yaml:6: uid one.yaml:a is given twice in this file",
+        "test_case/two.py:3: unknown key queri of the module block\n      fix: did you mean query?",
+        "test_case/two.py:6: test_a must take the arguments judge",
+        "test_case/two.py:8: query must be a text, is a number",
+        "test_case/two.py:9: tags must be a list, is a text",
+        "test_case/two.py:10: init must be an object, is a list",
+        "test_case/two.py:13: test_b is async, so it cannot be a test",
+        "test_case/two.py:18: uid two.py:test_c is given twice in this file",
+        "test_case/three.py:1: two statements on one line cannot be told apart",
+        "test_case/four.py:1: not valid Python: invalid syntax",
+        "scenario/bad.yaml:1: world_state desk must be an object, is a number",
+        "scenario/bad.yaml:2: unknown key direct_respons of an entry of tools\n"
+        "      fix: did you mean direct_response?",
+        "scenario/bad.yaml:2: tool rent is listed twice",
+    ]
+    assert [problem for problem in wanted if problem not in found] == []
+    assert any(problem.startswith("test_case/two.py:20: not valid YAML") or "two.py:21" in problem for problem in found)
+
+
+def test_what_a_test_refers_to_must_exist(root):
+    assert problems(root, "shop_orders_v2.py:test_one", agent="helpr") == [
+        "agent: no agent helpr: agent/helpr.yaml does not exist\n      fix: did you mean helper?"
+    ]
+    write(
+        root,
+        {
+            "test_case/refers.py": 'def test_a(x, judge, clok):\n    """!\n    query: q\n'
+            '    scenario: shop\n    history: "g:0:"\n    """\n'
+            'def test_b(x, judge):\n    """!\n    query: q\n    scenario: shpo\n    """\n'
+            'def test_c(x, judge):\n    """!\n    query: q\n    """\n'
+        },
+    )
+    assert problems(root, "refers.py:test_a", "refers.py:test_b", "refers.py:test_c") == [
+        "test_case/refers.py:5: history refers to test_case/refers.meta.yaml, which does not exist",
+        "test_case/refers.py:3: test test_a asks for the fixture clok\n      fix: did you mean clock?",
+        "test_case/refers.py:10: no scenario shpo: scenario/shpo.yaml does not exist\n      fix: did you mean shop?",
+        "test_case/refers.py:14: test test_c needs the key scenario",
+    ]
+    assert problems(root.parent / "nowhere") == [
+        f"{root.parent / 'nowhere'}: no dataset here: it needs dataset/test_case/"
+    ]
+
+
+def test_a_tool_that_is_both_built_in_and_offered_is_reported_before_anything_starts(root):
+    write(root, {"scenario/shop.yaml": SCENARIO.replace("give_back", "report")})
+    assert "tool report is both built into agent helper and offered by shop" in problems(root)[0]
+
+
+def test_the_yaml_form_carries_code_and_metadata(root):
+    code = "def check(x, judge, clock):\n  assert x\n__tb_test_fn = check\n"
+    case = {
+        "uid": "t",
+        "scenario": "shop",
+        "query": "q {init}",
+        "test_code": code,
+        "metadata": {"k": 1},
+        "format_query": True,
+    }
+    write(root, {"test_case/forms.yaml": json.dumps({"test_cases": [case, {**case, "uid": "free", "test_code": ""}]})})
+    one, free = load_tasks(root, "helper", ["forms.yaml:t", "forms.yaml:free"])
+    assert one.test_code == code and one.metadata["k"] == 1 and one.format_query and free.test_code == ""
+    bad = [{**case, "test_code": "def f("}, {**case, "uid": "u", "test_code": "x = 1"}]
+    write(root, {"test_case/bad.yaml": json.dumps({"test_cases": bad}, indent=1)})
+    found = problems(root, "bad.yaml:t", "bad.yaml:u")
+    assert "test_code is not valid Python" in found[0] and "must bind __tb_test_fn" in found[1]
+
+
+def test_fixtures_come_from_conftest_files_down_to_the_test_and_then_the_scenario(root):
+    write(
+        root,
+        {
+            "test_case/conftest.yaml": "clock: {type: top.Clock}\nmail: {type: top.Mail, box: 1}\n"
+            "log: {type: top.Log}\n",
+            "test_case/deep/conftest.yaml": "fixtures: {mail: {type: deep.Mail}}\n",
+            "test_case/deep/inner.py": PYTHON,
+        },
+    )
+    (task,) = load_tasks(root, "helper", ["inner.py:test_two"])
+    assert task.fixtures == {
+        "clock": {"type": "sample.Clock", "hour": 9},
+        "mail": {"type": "deep.Mail"},
+        "log": {"type": "top.Log"},
+    }
+    write(root, {"test_case/deep/conftest.yaml": "mail: 7\n"})
+    assert "fixture mail must be an object with type" in problems(root, "inner.py:test_two")[0]
+
+
+META = """
+$history:
+  talk:
+    - {T: Text, role: user, content: hi, message_id: m0}
+    - {T: ParallelToolCall, tool_calls: [{name: rent, arguments: {days: 1}, id: c}], message_id: m1}
+    - {T: ToolResponse, name: rent, content: ok, id: c, message_id: 7}
+  a:b: [{T: Text, role: user, content: x}]
+  "#draft": [nonsense]
+  empty:
+"""
+
+
+@pytest.mark.parametrize(
+    ("reference", "result"),
+    [
+        ("talk:0:", 3),
+        ("talk:1:", 2),
+        ("talk:m1:", 2),
+        ("talk:0:m1", 1),
+        ("talk:0:7", 2),
+        ("a:b:0:", 1),
+        ("{key: talk, start: 0, end: m1}", 1),
+        ("talk:3:", "start '3' is neither"),
+        ("talk:-1:", "start '-1' is neither"),
+        ("talk:m9:", "start 'm9' is neither"),
+        ("talk:0:2", "end '2' is no message_id"),
+        ("talk:m1:m0", "is not after its start"),
+        ("talc:0:", "group talc is not in"),
+        ("empty:0:", "group empty is not in"),
+        ("#draft:0:", "group #draft is not in"),
+        ("talk", "not of the form key:start:end"),
+        (":0:", "not of the form key:start:end"),
+        ("{key: talk, begin: 0}", "unknown key begin"),
+    ],
+)
+def test_a_history_reference_means_these_messages_or_is_reported(root, reference, result):
+    written = reference if reference.startswith("{") else json.dumps(reference)
+    test = f'def test_h(x, judge):\n    """!\n    query: q\n    scenario: shop\n    history: {written}\n    """\n'
+    write(root, {"test_case/hist.py": test, "test_case/hist.meta.yaml": META})
+    if isinstance(result, int):
+        (task,) = load_tasks(root, "helper", ["hist.py:test_h"])
+        assert task.history is not None and len(task.history) == result
+    else:
+        (found,) = problems(root, "hist.py:test_h")
+        assert result in found and "hist.py:5" in found
+
+
+@pytest.mark.parametrize(
+    ("messages", "why"),
+    [
+        ("[{T: Txt}]", "T 'Txt'"),
+        ("[{T: Text, role: user}]", "a Text without content"),
+        ("7", "is no list"),
+        ("[7]", "no object"),
+    ],
+)
+def test_a_history_group_that_is_no_conversation_is_reported(root, messages, why):
+    test = 'def test_h(x, judge):\n    """! {query: q, scenario: shop, history: "g:0:"}"""\n'
+    write(root, {"test_case/hist.py": test, "test_case/hist.meta.yaml": f"$history:\n  g: {messages}\n"})
+    found = problems(root, "hist.py:test_h")
+    assert any(why in problem and "hist.meta.yaml:1" in problem for problem in found)
+
+
+def test_dumped_tasks_load_as_they_were(root, tmp_path):
+    write(root, {"test_case/hist.meta.yaml": META})
+    write(
+        root,
+        {"test_case/hist.py": 'def test_h(x, judge):\n    """! {query: q, scenario: shop, history: "talk:0:"}"""\n'},
+    )
+    tasks = load_tasks(root, "helper")
+    rows = tmp_path / "tasks.jsonl"
+    dump_tests(tasks, rows)
+    assert load_tasks(rows, "") == tasks
+    assert load_tasks(rows, "", [tasks[1].uid]) == [tasks[1]]
+    assert [task.content_hash() for task in load_tasks(rows, "")] == [task.content_hash() for task in tasks]
+    with pytest.raises(UserError, match=r"did you mean hist.py:test_h"):
+        load_tasks(rows, "", ["hist.py:test_j"])
+    rows.write_text(rows.read_text() + rows.read_text().splitlines()[0] + '\n{"uid": 7}\n[1]\n{broken\n')
+    with pytest.raises(UserError) as caught:
+        load_tasks(rows, "")
+    assert [p.where.rsplit(":")[-1] for p in caught.value.problems] == ["4", "5", "6", "7"]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 3) | st.sampled_from("ab"),
+    lambda v: st.lists(v, max_size=2) | st.dictionaries(st.sampled_from("xyz"), v, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(JSON, JSON)
+def test_merging_follows_its_law_at_every_level(base, over):
+    result = merged(base, over)
+    if isinstance(base, dict) and isinstance(over, dict):
+        assert list(result) == [*base, *(key for key in over if key not in base)]
+        for key in result:
+            expected = merged(base[key], over[key]) if key in base and key in over else over.get(key, base.get(key))
+            assert result[key] == expected
+    elif isinstance(base, list) and isinstance(over, list):
+        assert result == base + over
+    else:
+        assert result == over
+
+
+def test_the_merge_of_the_specification():
+    base, over = {"a": [1], "b": {"x": 1, "y": 2}}, {"a": [2], "b": {"y": None}, "c": 3}
+    assert merged(base, over) == {"a": [1, 2], "b": {"x": 1, "y": None}, "c": 3}
+
+
+def test_the_content_hash_ignores_names_and_places_but_not_what_decides(root, tmp_path):
+    one, two = load_tasks(root, "helper")
+    other = write(tmp_path / "copy", {"agent/me.yaml": AGENT, "scenario/mine.yaml": SCENARIO})
+    write(other, {"test_case/renamed.py": PYTHON.replace("shop", "mine").replace("test_one", "test_1")})
+    copy = load_tasks(other, "me", ["renamed.py:test_1"])[0]
+    assert copy.content_hash() == one.content_hash() != two.content_hash()
+    write(other, {"test_case/renamed.py": PYTHON.replace("shop", "mine").replace("assert helper(x)", "assert True")})
+    assert load_tasks(other, "me", ["renamed.py:test_one"])[0].content_hash() != one.content_hash()
+
+
+def test_unlimited_turns_are_the_default(root):
+    write(root, {"test_case/plain.py": 'def test_p(x, judge):\n    """! {query: q, scenario: shop}"""\n'})
+    assert load_tasks(root, "helper", ["plain.py:test_p"])[0].max_agent_sim_turns == sys.maxsize
+    assert Task.__dataclass_fields__["max_user_sim_turns"].default == 10
