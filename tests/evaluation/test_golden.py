@@ -24,10 +24,14 @@ def test_tb_agg_gives_the_numbers_of_the_reference(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_own_rows_written_as_tb_infer_rows_aggregate_to_the_same_counts(name: str) -> None:
     rows = [to_tb_infer_row(row) for row in read_rows([GOLDEN / f"{name}.jsonl"])]
-    found, expected = tb_agg(rows)["metrics"], CASES[name]["metrics"]
-    assert sorted(found.items(), key=str) == sorted(expected.items(), key=str) or found["total_runs"] == sum(
-        t["runs"] for t in CASES[name]["per_test"]
-    )
+    found, expected = tb_agg(rows), CASES[name]
+    counts = [{key: test[key] for key in ("runs", "passed", "failed", "error")} for test in expected["per_test"]]
+    by_uid = sorted(zip([test["uid"] for test in expected["per_test"]], counts, strict=True), key=lambda pair: pair[0])
+    for (uid, numbers), test in zip(by_uid, found["per_test"], strict=True):
+        assert test["uid"] == uid
+        assert {key: test[key] for key in numbers} == numbers
+    for key in ("total_runs", "mean_pass", "mean_pass_ci_low", "mean_pass_ci_high"):
+        assert found["metrics"][key] == expected["metrics"][key]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tbexp.attempts import AttemptRow
+from tbexp.config.schema import Evaluation, ModelPrice
+from tbexp.errors import UserError, WorldFailure
+from tbexp.evaluation import summarise
+from tbexp.evaluation.cost import Spending
+
+FAULT = {"kind": "tool_timeout", "message": ""}
+
+
+def settings(**more: Any) -> Evaluation:
+    return Evaluation(name="test", bootstrap=400, **more)
+
+
+def attempts_of(passed: dict[str, int], n: int = 4, **more: Any) -> list[AttemptRow]:
+    return [
+        AttemptRow(uid, i, i < c, float(i < c), finish_reason="done", domain=uid[0], **more)
+        for uid, c in passed.items()
+        for i in range(n)
+    ]
+
+
+BASE = {"a:1": 4, "a:2": 2, "b:1": 0, "b:2": 1}
+TRAINED = {"a:1": 4, "a:2": 4, "b:1": 1, "b:2": 1}
+TASKS = {uid: uid[0] for uid in BASE}
+
+
+def run(policies: Any, **more: Any) -> dict[str, Any]:
+    options: dict[str, Any] = {"attempts": 4, "tasks": TASKS, "settings": settings(), **more}
+    return summarise(policies, **options)
+
+
+def test_the_figures_of_a_policy() -> None:
+    figures = run({"base": attempts_of(BASE)})["policies"]["base"]
+    assert (figures["tasks"], figures["attempts"], figures["passed_attempts"]) == (4, 4, 7)
+    assert figures["coverage"] == {
+        "expected": 16,
+        "clean": 16,
+        "missing": 0,
+        "system_errors": 0,
+        "share": 1.0,
+        "complete": True,
+    }
+    assert figures["partial"] is False
+    assert figures["pass_at_1"]["value"] == pytest.approx(7 / 16)
+    assert figures["pass_at_1"]["low"] <= figures["pass_at_1"]["fixed_low"] <= 7 / 16
+    assert figures["pass_at_k"]["4"]["value"] == pytest.approx(3 / 4)
+    assert figures["pass_at_k"]["2"]["value"] == pytest.approx((1 + (1 - 1 / 6) + 0 + 1 / 2) / 4)
+    assert figures["pass_power_k"]["2"]["value"] == pytest.approx((1 + 1 / 6 + 0 + 0) / 4)
+    assert figures["pass_power_k_plug_in"]["2"]["value"] == pytest.approx((1 + 1 / 4 + 0 + 1 / 16) / 4)
+    assert (figures["observed_all_k"]["value"], figures["observed_all_k"]["tasks"]) == (0.25, 1)
+    assert figures["passed_at_least_once"]["tasks"] == 3
+    assert figures["by_domain"]["a"]["pass_at_1"]["value"] == pytest.approx(6 / 8)
+    assert figures["by_domain"]["b"]["observed_all_k"]["tasks"] == 0
+    assert figures["by_domain"]["b"]["observed_all_k"]["high"] > 0.0
+    assert figures["passed_by_task"] == {uid: [c] for uid, c in BASE.items()}
+    assert figures["finish_reasons"] == {"done": 16}
+    assert figures["cost"] is None
+
+
+def test_the_example_of_the_specification() -> None:
+    rows = attempts_of({"x": 5, "y": 2}, n=5)
+    figures = run({"rows": rows}, attempts=5, tasks={"x": "d", "y": "d"})["policies"]["rows"]
+    assert figures["pass_at_1"]["value"] == pytest.approx(0.70)
+    assert figures["pass_at_k"]["5"]["value"] == 1.0
+    assert figures["pass_power_k_plug_in"]["5"]["value"] == pytest.approx(0.50512)
+    assert figures["observed_all_k"]["value"] == 0.5
+
+
+def test_the_paired_difference_names_what_was_gained_and_lost() -> None:
+    difference = run({"base": attempts_of(BASE), "trained": attempts_of(TRAINED)})["difference"]
+    assert difference["of"] == ["trained", "base"]
+    assert difference["pass_at_1"]["value"] == pytest.approx(3 / 16)
+    assert difference["observed_all_k"]["value"] == pytest.approx(0.25)
+    assert difference["pass_at_k"]["4"]["value"] == pytest.approx(0.25)
+    assert (difference["gained"], difference["lost"]) == (["a:2"], [])
+    assert difference["mcnemar"] == {"gained": 1, "lost": 0, "p": 1.0}
+    assert difference["by_domain"]["b"]["pass_at_1"]["value"] == pytest.approx(1 / 8)
+
+
+def test_a_policy_compared_with_itself_does_not_differ() -> None:
+    difference = run({"base": attempts_of(BASE), "trained": attempts_of(BASE)})["difference"]
+    assert difference["pass_at_1"] == {"value": 0.0, "low": 0.0, "high": 0.0}
+    assert (difference["gained"], difference["lost"]) == ([], [])
+
+
+def test_seeds_are_pooled_by_task() -> None:
+    other = {"a:1": 4, "a:2": 3, "b:1": 0, "b:2": 4}
+    pooled = run({"base": [attempts_of(BASE)] * 2, "trained": [attempts_of(TRAINED), attempts_of(other)]})
+    trained = pooled["policies"]["trained"]
+    assert trained["seeds"] == 2
+    assert trained["pass_at_1"]["value"] == pytest.approx((10 + 11) / 32)
+    assert trained["observed_all_k"]["value"] == pytest.approx(0.5)
+    assert trained["observed_all_k"]["tasks"] == 2
+    assert [seed["passed_every_time"] for seed in trained["by_seed"]] == [2, 2]
+    assert pooled["difference"]["pass_at_1"]["value"] == pytest.approx(21 / 32 - 7 / 16)
+    assert pooled["difference"]["gained"] == ["a:2", "b:2"]
+    assert [test["gained"] for test in pooled["difference"]["mcnemar"]] == [1, 1]
+
+
+def test_repeating_a_seed_does_not_narrow_the_interval_over_tasks() -> None:
+    rng = np.random.default_rng(0)
+    passed = {f"a:{i}": int(c) for i, c in enumerate(rng.integers(0, 5, 40))}
+    tasks = dict.fromkeys(passed, "a")
+    one = run({"rows": [attempts_of(passed)]}, tasks=tasks)["policies"]["rows"]["pass_at_1"]
+    five = run({"rows": [attempts_of(passed)] * 5}, tasks=tasks)["policies"]["rows"]["pass_at_1"]
+    assert (one["low"], one["high"]) == pytest.approx((five["low"], five["high"]))
+
+
+def test_seeds_that_cannot_be_paired_are_refused() -> None:
+    with pytest.raises(UserError, match="cannot be paired"):
+        run({"base": [attempts_of(BASE)] * 2, "trained": [attempts_of(TRAINED)] * 3})
+
+
+def test_no_figure_without_coverage_and_the_counts_say_what_is_missing() -> None:
+    rows = attempts_of(BASE)[:-3]
+    rows.append(AttemptRow("b:2", 1, None, 0.0, FAULT))
+    with pytest.raises(WorldFailure) as caught:
+        run({"base": rows})
+    text = str(caught.value)
+    assert "13 of 16" in text and "1 ended in system errors, 2 were not made" in text
+    figures = run({"base": rows}, settings=settings(allow_partial=True))["policies"]["base"]
+    assert figures["partial"] is True
+    assert figures["coverage"]["share"] == pytest.approx(13 / 16)
+    assert figures["system_error_kinds"] == {"tool_timeout": 1}
+    assert figures["pass_at_1"]["value"] == pytest.approx((1 + 0.5 + 0 + 1) / 4)
+    assert figures["observed_all_k"]["value"] == pytest.approx(1 / 3)
+
+
+def test_a_system_error_that_was_made_good_changes_nothing_but_its_own_count() -> None:
+    rows = attempts_of(BASE)
+    with_error = [AttemptRow("a:1", 0, None, 0.0, FAULT), *rows]
+    before, after = (run({"base": r})["policies"]["base"] for r in (rows, with_error))
+    assert after.pop("system_error_kinds") == {"tool_timeout": 1}
+    assert before.pop("system_error_kinds") == {}
+    assert before == after
+
+
+def test_attempts_beyond_the_protocol_are_left_out() -> None:
+    rows = attempts_of(BASE, n=6)
+    figures = run({"base": rows})["policies"]["base"]
+    assert figures["clean_attempts"] == 16
+
+
+def test_duplicates_and_foreign_rows_are_named() -> None:
+    rows = attempts_of(BASE)
+    with pytest.raises(UserError, match=r"1 attempts have more than one clean row: a:1 attempt 0"):
+        run({"base": [*rows, rows[0]]})
+    with pytest.raises(UserError, match=r"rows of 1 tasks that are not evaluated: z:9"):
+        run({"base": [*rows, AttemptRow("z:9", 0, True, 1.0)]})
+
+
+def test_the_order_of_rows_does_not_matter() -> None:
+    rows = attempts_of(BASE)
+    assert run({"base": rows}) == run({"base": rows[::-1]})
+
+
+def test_first_tries_and_retried_attempts_are_told_apart() -> None:
+    rows = attempts_of(BASE)
+    rows[0] = AttemptRow("a:1", 0, True, 1.0, tries=3, judged=True)
+    figures = run({"base": rows})["policies"]["base"]
+    assert figures["first_try"] == {"attempts": 15, "pass_rate": pytest.approx(6 / 15)}
+    assert figures["retried"] == {"attempts": 1, "pass_rate": 1.0}
+    assert figures["judged_share"] == pytest.approx(1 / 16)
+
+
+def test_the_cost_of_tokens_and_of_a_reliable_task() -> None:
+    rows = attempts_of(BASE, prompt_tokens=1000, cached_tokens=400, completion_tokens=100, user_prompt_tokens=50)
+    spending = Spending(
+        policy=ModelPrice(prompt=2.0, cached=0.5, completion=10.0),
+        user=ModelPrice(prompt=1.0),
+        gpu_hours=0.5,
+        gpu_hour_usd=2.0,
+        besides_usd=10.0,
+    )
+    cost = run({"base": rows}, spending={"base": spending})["policies"]["base"]["cost"]
+    tokens = 16 * (600 * 2.0 + 400 * 0.5 + 100 * 10.0) / 1e6
+    campaign = tokens + 16 * 50 / 1e6 + 1.0
+    assert cost["policy_usd"] == pytest.approx(tokens)
+    assert cost["campaign_usd"] == pytest.approx(campaign)
+    assert cost["per_passed_attempt_usd"] == pytest.approx(campaign / 7)
+    assert cost["per_reliable_task_usd"] == pytest.approx(campaign)
+    assert cost["total_usd"] == pytest.approx(campaign + 10.0)
+    assert "not invoices" in cost["caution"]
+
+
+def test_without_a_reliable_task_its_cost_is_infinite_and_the_summary_is_still_json() -> None:
+    rows = attempts_of({uid: 0 for uid in BASE}, prompt_tokens=10)
+    summary = run({"base": rows}, spending={"base": Spending(policy=ModelPrice(prompt=1.0))})
+    assert summary["policies"]["base"]["cost"]["per_reliable_task_usd"] == "inf"
+    assert summary["policies"]["base"]["retried"]["pass_rate"] is None
+    text = json.dumps(summary, allow_nan=False)
+    assert json.loads(text) == summary
+
+
+def test_further_groupings_get_their_own_figures() -> None:
+    topics = {"a:1": "refunds", "a:2": "refunds", "b:1": "returns"}
+    figures = run({"base": attempts_of(BASE)}, groups={"topic": topics})["policies"]["base"]
+    assert {label: part["tasks"] for label, part in figures["by_topic"].items()} == {"refunds": 2, "returns": 1}
+    assert math.isclose(figures["by_topic"]["refunds"]["pass_at_1"]["value"], 6 / 8)
