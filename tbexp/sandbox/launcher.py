@@ -22,6 +22,9 @@ import asyncio
 import contextlib
 import datetime
 import gc
+import importlib
+import importlib.abc
+import importlib.util
 import json
 import os
 import random
@@ -36,8 +39,6 @@ from types import CodeType, FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 def _load_nursery() -> Any:
-    import importlib.util
-
     spec = importlib.util.spec_from_file_location("tbexp_nursery", os.path.join(os.path.dirname(__file__), "nursery.py"))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -246,12 +247,12 @@ def lean_stdio(original: Any, fork_here: Callable[[list[dict[str, Any]]], None] 
     fork_here: called once with the listed tools, after the handshake was answered, when nothing is left to do; None: no
     handshake is made here.
     """
-    import anyio  # the server's, whatever its version
-    import mcp.types as types
-    from mcp.shared.message import SessionMessage
+    anyio: Any = importlib.import_module("anyio")  # the server's, whatever its version
+    types: Any = importlib.import_module("mcp.types")
+    message_type: Any = importlib.import_module("mcp.shared.message").SessionMessage
 
     def parse(line: bytes) -> Any:
-        return SessionMessage(types.JSONRPCMessage.model_validate_json(line))
+        return message_type(types.JSONRPCMessage.model_validate_json(line))
 
     @contextlib.asynccontextmanager
     async def stdio_server(stdin: Any = None, stdout: Any = None) -> AsyncIterator[Any]:
@@ -259,7 +260,7 @@ def lean_stdio(original: Any, fork_here: Callable[[list[dict[str, Any]]], None] 
             async with original(stdin, stdout) as streams:
                 yield streams
             return
-        send, receive = anyio.create_memory_object_stream[Any](float("inf"))
+        send, receive = anyio.create_memory_object_stream(float("inf"))
         lines = Lines(send, parse)
         if fork_here is None:
             lines.listen()
@@ -341,6 +342,9 @@ def quiet_request_log() -> None:
 # --- the levels ----------------------------------------------------------------------------------------------------------
 
 
+STDIO = "mcp.server.stdio"
+
+
 class PollPolicy(asyncio.DefaultEventLoopPolicy):
     """Loops on poll(2): unlike epoll, it leaves nothing in the kernel that a fork would share."""
 
@@ -352,8 +356,6 @@ def own_code(command: dict[str, Any]) -> str:
     """The folder or file that holds the server's own code."""
     if command["kind"] == "script":
         return os.path.dirname(os.path.abspath(command["target"])) + os.sep
-    import importlib.util
-
     top = command["modules"][0].partition(".")[0]
     spec = importlib.util.find_spec(top)
     if spec is None or spec.origin is None and not spec.submodule_search_locations:
@@ -380,26 +382,34 @@ def run_main(command: dict[str, Any]) -> None:
         runpy.run_path(command["target"], run_name="__main__")
 
 
-def at_import_of_stdio(replace: Callable[[Any], Any]) -> None:
-    """Put `replace(stdio_server)` in the place of the SDK's, before any module can import it by name."""
-    import importlib
+class StdioFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Puts `replace(stdio_server)` in the place of the SDK's as soon as a server imports it, before any name is bound to it."""
 
-    try:
-        stdio: Any = importlib.import_module("mcp.server.stdio")
-        importlib.import_module("mcp.shared.message")
-    except ImportError as error:
-        raise Unfit("its interpreter has no mcp SDK") from error
-    replace_everywhere(stdio.stdio_server, replace(stdio.stdio_server))
+    def __init__(self, replace: Callable[[Any], Any]):
+        self.replace = replace
+        self.loader: Any = None
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name != STDIO:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None:
+            self.loader, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec: Any) -> Any:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        self.loader.exec_module(module)
+        module.stdio_server = self.replace(module.stdio_server)
 
 
 def serve_ready(command: dict[str, Any], control: Control) -> NoReturn:
     """Run the server up to its first wait, then fork it for each session."""
-    import importlib
-
     prepare_path(command)
     home = own_code(command)
-    with contextlib.suppress(ImportError):
-        importlib.import_module("anyio._backends._asyncio")
     forked = False
     watch: Watch
 
@@ -435,7 +445,7 @@ def serve_ready(command: dict[str, Any], control: Control) -> NoReturn:
             failure.append(error)
             raise SystemExit(70) from error
 
-    at_import_of_stdio(lambda original: lean_stdio(original, guarded))
+    sys.meta_path.insert(0, StdioFinder(lambda original: lean_stdio(original, guarded)))
     asyncio.set_event_loop_policy(PollPolicy())
     watch = Watch(home)
     status = 0
@@ -474,9 +484,6 @@ MAIN_TESTS = {"__name__ == '__main__'", "'__main__' == __name__"}
 
 def serve_import(command: dict[str, Any], control: Control) -> NoReturn:
     """Import the server's module once; a child runs its main block, or the whole of a file without one."""
-    import importlib
-    import importlib.util
-
     prepare_path(command)
     watch = Watch(own_code(command))
     block: CodeType | None = None
@@ -505,7 +512,7 @@ def serve_import(command: dict[str, Any], control: Control) -> NoReturn:
             module = importlib.util.module_from_spec(spec)
             sys.modules[module.__name__] = module
             spec.loader.exec_module(module)
-    stdio: Any = sys.modules.get("mcp.server.stdio")
+    stdio: Any = sys.modules.get(STDIO)
     if stdio is not None:
         replace_everywhere(stdio.stdio_server, lean_stdio(stdio.stdio_server, None))
         importlib.import_module("anyio._backends._asyncio")

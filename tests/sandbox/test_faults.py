@@ -24,7 +24,7 @@ def test_a_fault_in_a_call_is_a_system_error_and_the_next_session_is_sound(serve
     tool, error, says = CALLS[fault]
 
     async def go():
-        settings = config(kind, call_timeout_s=1.0)
+        settings = config(kind, call_timeout_s=0.5 if tool == "hang" else 60.0)
         async with open_sandbox(settings, {"shop": server("shop")}) as sandbox:
             async with sandbox.session(STOCK, [tool]) as session:
                 with pytest.raises(WorldError) as caught:
@@ -42,7 +42,7 @@ def test_a_fault_in_a_call_is_a_system_error_and_the_next_session_is_sound(serve
 
 STARTS = {
     "ends at its start": ("exits", "server_crashed", "exit status 4"),
-    "says nothing": ("silent", "server_init", "within 1 s"),
+    "says nothing": ("silent", "server_init", "within 0.7 s"),
     "begins with a banner": ("banner", "server_garbage", "hello"),
 }
 
@@ -53,7 +53,7 @@ def test_a_fault_at_the_start_is_a_system_error(server, config, kind, fault):
     argument, error, says = STARTS[fault]
 
     async def go():
-        settings = config(kind, start_timeout_s=1.0)
+        settings = config(kind, start_timeout_s=0.7 if argument == "silent" else 60.0)
         async with open_sandbox(settings, {"shop": server("by_hand", argument)}) as sandbox:
             with pytest.raises(WorldError) as caught:
                 async with sandbox.session({"shop": {}}, []):
