@@ -5,7 +5,7 @@ argument becomes a value (`TABLE`). Left to others: who produces tokens (policy)
 """
 
 from tbexp.interpret.messages import Message, Reading, Role, ToolCall, ToolSpec
-from tbexp.interpret.reading import read, render_call
+from tbexp.interpret.reading import read, read_chat_message, render_call
 from tbexp.interpret.rendering import Renderer, RenderMismatch, TokenConversation
 from tbexp.interpret.typing_rules import TABLE, table_markdown
 
@@ -20,6 +20,7 @@ __all__ = [
     "ToolCall",
     "ToolSpec",
     "read",
+    "read_chat_message",
     "render_call",
     "table_markdown",
 ]

@@ -88,7 +88,8 @@ def _encodable(value: Any) -> bool:
     return True
 
 
-def _whole_json(text: str) -> Any:
+def whole_json(text: str) -> Any:
+    """The strict JSON value that a whole text is; ValueError when it is none."""
     value, end = decode_json(text)
     if end != len(text):
         raise Unreadable(f"there is more after the JSON value, from character {end + 1}")
@@ -131,7 +132,7 @@ def _container(opening: str) -> Callable[[str], Any]:
         if not text.startswith(opening):
             raise Unreadable(f"does not begin with {opening}")
         try:
-            return _whole_json(text)
+            return whole_json(text)
         except json.JSONDecodeError as problem:
             raise Unreadable(f"{problem.msg} at character {problem.pos + 1}") from None
 
@@ -188,7 +189,7 @@ def _escaped(text: str, types: frozenset[str]) -> str | None:
     if not (len(text) > 1 and text[0] == text[-1] == '"'):
         return None
     try:
-        content = _whole_json(text)
+        content = whole_json(text)
     except ValueError:
         return None
     return content if isinstance(content, str) and take(content, types) != content else None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tbexp.interpret import TABLE, Reading, ToolCall, ToolSpec, read, render_call, table_markdown
+from tbexp.interpret import TABLE, Reading, ToolCall, ToolSpec, read, read_chat_message, render_call, table_markdown
 from tbexp.interpret.typing_rules import UNDECLARED, Unreadable, admitted, take, write
 
 
@@ -227,7 +227,7 @@ def typed_argument(draw: st.DrawFn) -> tuple[dict[str, Any], Any]:
     return schemas[shape], value if shape != "ref" else draw(BY_TYPE["integer"])
 
 
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(st.dictionaries(NAME, typed_argument(), max_size=4), NAME)
 def test_a_rendered_xml_call_reads_back_as_the_call(arguments, name):
     schema = {
@@ -303,9 +303,15 @@ FLOODS = [
 
 @pytest.mark.parametrize("unit", FLOODS)
 @pytest.mark.parametrize("format", ["qwen3_xml", "hermes"])
-def test_a_megabyte_of_marks_is_read_to_its_end(unit, format):
+def test_floods_of_marks_are_read_to_their_end(unit, format):
     for prefix in ("", "<tool_call>", "<tool_call><function=f><parameter=a>"):
-        read(prefix + unit * (1_000_000 // len(unit)), format=format, tools=())
+        read(prefix + unit * (100_000 // len(unit)), format=format, tools=())
+
+
+@pytest.mark.parametrize("format", ["qwen3_xml", "hermes"])
+def test_a_megabyte_of_openings_is_read_to_its_end(format):
+    reading = read("<tool_call>" * (1_000_000 // len("<tool_call>")), format=format, tools=())
+    assert len(reading.calls) == 1 and "output ended" in (reading.calls[0].error or "")
 
 
 def test_the_table_can_be_shown_whole():
@@ -317,3 +323,64 @@ def test_the_table_can_be_shown_whole():
 def test_a_value_that_is_not_admitted_is_not_read():
     with pytest.raises(Unreadable, match="none of these types"):
         take("x", frozenset({"null", "integer"}))
+
+
+def chat_call(arguments: Any, name: Any = "rent", **more: Any) -> dict[str, Any]:
+    return {"tool_calls": [{"type": "function", "function": {"name": name, "arguments": arguments}, **more}]}
+
+
+@pytest.mark.parametrize(
+    ("message", "reading"),
+    [
+        ({"content": "hi"}, Reading("hi")),
+        ({"content": None}, Reading()),
+        ({}, Reading()),
+        ({"content": [{"type": "text", "text": "a"}, {"type": "image_url"}, "b"]}, Reading("ab")),
+        ({"content": "hi", "reasoning_content": "hm"}, Reading("hi", (), "hm")),
+        ({"content": "hi", "reasoning": "hm"}, Reading("hi", (), "hm")),
+        ({"content": "<think>hm</think>hi"}, Reading("hi", (), "hm")),
+        ({"content": "hm</think>hi"}, Reading("hi", (), "hm")),
+        ({"content": "see <tool_call>"}, Reading("see <tool_call>")),
+        ({"content": None, "refusal": "no"}, Reading("no")),
+        ({"content": "so", **chat_call('{"x": 1}', id="a7")}, Reading("so", (ToolCall("rent", {"x": 1}, "a7"),))),
+        (chat_call({"x": 1}), Reading("", (ToolCall("rent", {"x": 1}, "call_0"),))),
+        (chat_call(""), Reading("", (ToolCall("rent", {}, "call_0"),))),
+        ({"content": "x", "tool_calls": None}, Reading("x")),
+    ],
+)
+def test_the_message_of_a_chat_endpoint_is_read(message, reading):
+    assert read_chat_message(message, ()) == reading
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        (chat_call("[1]"), "arguments must be a JSON object"),
+        (chat_call("null"), "arguments must be a JSON object"),
+        (chat_call('{"x": 1'), "arguments are not JSON"),
+        (chat_call('{"x": NaN}'), "NaN is no JSON value"),
+        (chat_call("{}", name=None), "name must be a text"),
+        ({"tool_calls": [7]}, "name must be a text"),
+    ],
+)
+def test_a_call_of_a_chat_endpoint_that_cannot_be_read_is_an_error_for_the_agent(message, why):
+    (call,) = read_chat_message(message, ()).calls
+    assert why in (call.error or "") and call.arguments == {}
+
+
+def test_calls_left_in_the_content_by_a_server_without_a_tool_parser_are_read():
+    content = f"<think>t</think>On it.{xml(x='7')}"
+    spec = tool({"x": {"type": "string"}})
+    reading = read_chat_message({"content": content}, [spec], format="qwen3_xml")
+    assert reading == read(content, format="qwen3_xml", tools=[spec])
+    assert reading.calls == (ToolCall("rent", {"x": "7"}, "call_0"),)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(["content", "tool_calls", "reasoning", "refusal"]), VALUES | st.just(chat_call("{}"))
+    )
+)
+def test_any_json_object_is_read_as_a_chat_message_without_an_exception(message):
+    assert isinstance(read_chat_message(message, ()), Reading)
