@@ -52,12 +52,12 @@ class TestContext:
         return next((text for role, text in self._visible() if role == "user"), "")
 
     def transcript(self, limit: int = 0) -> str:
-        """`User: ...` and `Assistant: ...` paragraphs; limit=n keeps the tail that holds n texts of the assistant."""
+        """`User: ...` and `Assistant: ...` paragraphs; limit=n keeps the longest tail with n texts of the assistant."""
         texts = self._visible()
         if limit > 0:
             assistant = [i for i, (role, _) in enumerate(texts) if role == "assistant"]
             if len(assistant) > limit:
-                texts = texts[assistant[-limit] :]
+                texts = texts[assistant[-limit - 1] + 1 :]
         return "\n\n".join(f"{role.capitalize()}: {text}" for role, text in texts)
 
     def _visible(self) -> list[tuple[str, str]]:

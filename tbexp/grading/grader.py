@@ -90,7 +90,7 @@ class Grader:
             try:
                 return await self._grade(test_code, context, judge, fixtures or {})
             except WorldError as error:
-                return Verdict(None, 0.0, error)
+                return Verdict(None, 0.0, error, message=error.message)
 
     async def _grade(
         self, test_code: str, context: TestContext, judge: Judge | None, fixtures: Mapping[str, Any]
@@ -166,9 +166,7 @@ class Grader:
 class _Talk:
     """One grading's conversation with its process."""
 
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float, judge: Judge | None
-    ):
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float, judge: Judge | None):
         self.reader = reader
         self.writer = writer
         self.left = seconds

@@ -179,7 +179,14 @@ def grade(request: Mapping[str, Any], known: tuple[CodeType, str] | None, channe
 
     judge = judging.Judge(ask, request["judge_style"])
     source = known[1] if known else request["code"]
-    verdict: dict[str, Any] = {"passed": None, "reward": 0.0, "error": None, "line": None, "line_content": "", "message": ""}
+    verdict: dict[str, Any] = {
+        "passed": None,
+        "reward": 0.0,
+        "error": None,
+        "line": None,
+        "line_content": "",
+        "message": "",
+    }
     try:
         with contextlib.redirect_stdout(prints), contextlib.redirect_stderr(prints):
             verdict |= run(known[0] if known else None, source, x, judge, request["fixtures"])
@@ -216,7 +223,11 @@ def run(code: CodeType | None, source: str, x: Any, judge: Any, fixtures: Mappin
     if value is None:
         return {"passed": True, "reward": 1.0}
     if isinstance(value, bool | int | float) and 0 <= value <= 1:
-        return {"passed": value >= 1, "reward": float(value), "message": "" if value >= 1 else f"the test returned {value!r}"}
+        return {
+            "passed": value >= 1,
+            "reward": float(value),
+            "message": "" if value >= 1 else f"the test returned {value!r}",
+        }
     raise Broken("test_code", f"the test returned {value!r:.200}, which is no number from 0 to 1")
 
 
@@ -231,7 +242,9 @@ def build_fixtures(
         if name in built:
             return built[name]
         if name in building:
-            raise Broken("fixture", f"fixtures need each other: {' -> '.join([*building[building.index(name):], name])}")
+            raise Broken(
+                "fixture", f"fixtures need each other: {' -> '.join([*building[building.index(name) :], name])}"
+            )
         if name not in fixtures:
             raise Broken("fixture", f"there is no fixture `{name}`; declared are: {', '.join(fixtures) or 'none'}")
         building.append(name)
@@ -373,7 +386,9 @@ def main() -> NoReturn:
         try:
             verdict = grade(request, known, channel)
         except MemoryError:
-            verdict = {"error": {"kind": "grader_memory", "message": f"the test needs more than {hello['memory_mib']} MiB"}}
+            verdict = {
+                "error": {"kind": "grader_memory", "message": f"the test needs more than {hello['memory_mib']} MiB"}
+            }
         channel.send({"verdict": verdict})
         os._exit(0)
 

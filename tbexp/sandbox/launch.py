@@ -315,5 +315,3 @@ def _console_script(program: str, server: Server) -> tuple[list[str], str, list[
     modules = re.findall(r"^\s*from ([\w.]+) import \w+", text, re.MULTILINE)
     modules = [module for module in modules if module != "re"]
     return (python, path, modules) if modules else None
-
-

@@ -38,8 +38,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from types import CodeType, FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+
 def _load_nursery() -> Any:
-    spec = importlib.util.spec_from_file_location("tbexp_nursery", os.path.join(os.path.dirname(__file__), "nursery.py"))
+    spec = importlib.util.spec_from_file_location(
+        "tbexp_nursery", os.path.join(os.path.dirname(__file__), "nursery.py")
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -96,7 +99,11 @@ class Watch:
         if not self.on:
             return
         if event in TOUCHING and not (event == "os.mkdir" and "__pycache__" in str(args[0])):
-            if event in ("os.rename", "os.remove") and str(args[0]).endswith((".pyc", ".pyc.")) or ".pyc." in str(args[:1]):
+            if (
+                event in ("os.rename", "os.remove")
+                and str(args[0]).endswith((".pyc", ".pyc."))
+                or ".pyc." in str(args[:1])
+            ):
                 return
             self.reasons.append(f"it calls {event} before it is asked anything")
         elif event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
@@ -139,7 +146,9 @@ class Watch:
         threads = [thread.name for thread in threading.enumerate() if thread not in self.threads]
         if threads:
             reasons.append(f"it starts threads: {', '.join(threads)}")
-        files = [f"{fd} ({target})" for fd, target in open_files().items() if fd not in self.files and fd not in own_files]
+        files = [
+            f"{fd} ({target})" for fd, target in open_files().items() if fd not in self.files and fd not in own_files
+        ]
         if files:
             reasons.append(f"it holds open files or sockets: {', '.join(files)}")
         if "numpy.random" in sys.modules and any(b"random.seed(" in text for text in self._own_sources()):
@@ -148,8 +157,6 @@ class Watch:
             reasons.append("it replaces the clock")
         if reasons:
             raise Unfit("; ".join(reasons[:5]))
-
-
 
 
 def open_files() -> dict[int, str]:

@@ -73,6 +73,7 @@ def fork() -> int:
         random.seed()
     return pid
 
+
 class Control:
     """The sandbox's socket: messages in with files attached, answers out."""
 

@@ -52,7 +52,9 @@ class Backend:
                     )
                 except Unfit as error:
                     if level == "exec":
-                        raise WorldError("server_init", f"no launcher for server {self.server.name}: {error}") from error
+                        raise WorldError(
+                            "server_init", f"no launcher for server {self.server.name}: {error}"
+                        ) from error
                     self.levels.pop(0)
                     if self.levels[0] == "exec":
                         log.warning("server %s: a process per session, since %s", self.server.name, error)

@@ -172,5 +172,3 @@ class _Reader:
             self.wrong(node, f"environment variable {name} is not set")
             return ""
         return os.environ[name]
-
-

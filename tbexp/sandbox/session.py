@@ -90,7 +90,9 @@ class Session:
             self.tools[name] = overridden(self._offered[server][name], entry)
         if missing:
             servers = ", ".join(self._offered)
-            raise UserError([Problem(f"the scenario lists tool `{name}`, which no server offers ({servers})") for name in missing])
+            raise UserError(
+                [Problem(f"the scenario lists tool `{name}`, which no server offers ({servers})") for name in missing]
+            )
 
     # --- use
 
@@ -204,7 +206,9 @@ def plain_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
             if not names and (key in ("$defs", "definitions") or key == "title" and isinstance(value, str)):
                 continue
             data = not names and key in ("default", "const", "enum", "examples")
-            kept[key] = value if data else plain(value, inside, not names and key in ("properties", "patternProperties"))
+            kept[key] = (
+                value if data else plain(value, inside, not names and key in ("properties", "patternProperties"))
+            )
         return kept
 
     result: dict[str, Any] = plain(dict(schema), (), False)

@@ -53,7 +53,9 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("what", UNFIT)
-def test_a_server_that_does_what_forks_would_share_gets_a_process_per_session_and_is_named(server, config, caplog, what):
+def test_a_server_that_does_what_forks_would_share_gets_a_process_per_session_and_is_named(
+    server, config, caplog, what
+):
     with caplog.at_level(logging.WARNING):
         level, answers = open_once(config(), server("unfit", UNFIT=what), ["count"])
     assert level == "exec"

@@ -1,0 +1,351 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import textwrap
+from typing import Any
+
+import pytest
+
+from tbexp.config.schema import SandboxConfig
+from tbexp.errors import WorldError
+from tbexp.grading import TestContext, Verdict, open_grader
+
+CONTEXT = TestContext(
+    response="Done: 7 teapots.",
+    effects={"shop": {"stock": {"TP-1": 7}}},
+    tool_calls=[{"tool_call": {"name": "restock", "arguments": {"n": 5}}, "tool_response": {"content": "ok"}}],
+    messages=[
+        {"T": "Text", "role": "system", "content": "You sell tea.", "metadata": {}},
+        {"T": "Text", "role": "user", "content": "Five more teapots.", "metadata": {}},
+        {"T": "Text", "role": "assistant", "content": "Which?", "metadata": {"tag": "think"}},
+        {"T": "Text", "role": "assistant", "content": "Which ones?", "metadata": {}},
+        {"T": "Text", "role": "user", "content": "TP-1.", "metadata": {}},
+        {"T": "ParallelToolCall", "tool_calls": [], "metadata": {}},
+        {"T": "Text", "role": "assistant", "content": "Done: 7 teapots.", "metadata": {}},
+    ],
+    metadata={"repetition": 3},
+)
+
+
+class SaysYes:
+    def __init__(self, answer: str = "Yes.", style: str = "legacy"):
+        self.answer = answer
+        self.style = style
+        self.asked: list[tuple[str, str]] = []
+
+    async def ask(self, system: str, user: str) -> str:
+        self.asked.append((system, user))
+        return self.answer
+
+
+class Dies:
+    async def ask(self, system: str, user: str) -> str:
+        raise WorldError("judge_endpoint", "503 after 5 tries")
+
+
+def grade(body: str, *, judge: Any = None, fixtures: Any = None, times: int = 1, **settings: Any) -> Verdict:
+    code = textwrap.dedent(body)
+    if "__tb_test_fn" not in code:
+        code = "def test(x, judge):\n" + textwrap.indent(code, "    ") + "\n__tb_test_fn = test\n"
+
+    async def go() -> Verdict:
+        config = SandboxConfig(name="x", kind="prefork", **settings)
+        async with open_grader(config) as grader:
+            verdicts = [await grader.grade(code, CONTEXT, judge=judge, fixtures=fixtures) for _ in range(times)]
+        assert all(verdict == verdicts[0] for verdict in verdicts)
+        return verdicts[0]
+
+    return asyncio.run(go())
+
+
+# what the test does -> (passed, reward, kind of the system error, line, a part of the message)
+OUTCOMES: dict[str, tuple[str, tuple[bool | None, float, str | None, int | None, str]]] = {
+    "returns nothing": ("pass", (True, 1.0, None, None, "")),
+    "returns True": ("return True", (True, 1.0, None, None, "")),
+    "returns one": ("return 1", (True, 1.0, None, None, "")),
+    "returns False": ("return False", (False, 0.0, None, None, "returned False")),
+    "returns zero": ("return 0.0", (False, 0.0, None, None, "returned 0.0")),
+    "returns a half": ("return 0.5", (False, 0.5, None, None, "returned 0.5")),
+    "returns two": ("return 2", (None, 0.0, "test_code", None, "returned 2")),
+    "returns no number": ("return float('nan')", (None, 0.0, "test_code", None, "returned nan")),
+    "returns a text": ("return 'yes'", (None, 0.0, "test_code", None, "returned 'yes'")),
+    "asserts in vain": ("a = 1\nassert a == 2, 'stock is wrong'", (False, 0.0, None, 3, "stock is wrong")),
+    "asserts without words": ("assert x.effects['shop'] == {}", (False, 0.0, None, 2, "assertion failed")),
+    "misses a row": ("x.effects['shop']['stock']['TP-2']", (False, 0.0, None, 2, "KeyError: 'TP-2'")),
+    "misses a call": ("x.tool_calls[5]", (False, 0.0, None, 2, "IndexError")),
+    "misses a field by its name": ("x.tool_calls[0].tool_call.total", (False, 0.0, None, 2, "AttributeError")),
+    "reads a text that is no JSON": ("import json\njson.loads(x.response)", (False, 0.0, None, 3, "JSONDecodeError")),
+    "adds what cannot be added": ("x.response + 1", (False, 0.0, None, 2, "TypeError")),
+    "names what is not there": ("stok = 1\nstock", (None, 0.0, "test_code", 3, "NameError")),
+    "imports what is not there": ("import nowhere", (None, 0.0, "test_code", 2, "ModuleNotFoundError")),
+    "opens a missing file": ("open('/nowhere')", (None, 0.0, "test_code", 2, "FileNotFoundError")),
+    "recurses for ever": ("def f(): f()\nf()", (None, 0.0, "test_code", 2, "RecursionError")),
+    "exits": ("raise SystemExit(0)", (None, 0.0, "test_code", 2, "SystemExit")),
+    "exits at once": ("import os\nos._exit(0)", (None, 0.0, "grader_crashed", None, "exit status 0")),
+    "is killed": ("import os\nos.kill(os.getpid(), 11)", (None, 0.0, "grader_crashed", None, "SIGSEGV")),
+    "uses the network": ("import socket\nsocket.create_connection(('127.0.0.1', 9))",
+                         (None, 0.0, "test_code", 3, "Error")),
+    "asks a judge there is none of": ("judge.yesno('?')", (None, 0.0, "judge", 2, "none is configured")),
+    "allocates 10 GB": ("a = bytearray(10**10)", (None, 0.0, "grader_memory", 2, "MemoryError")),
+    "is no Python": ("def test(x, judge:\n    pass\n__tb_test_fn = test", (None, 0.0, "test_code", 1, "SyntaxError")),
+    "fails at its import": ("a = {}['b']\n__tb_test_fn = 1", (None, 0.0, "test_code", 1, "does not load")),
+    "is not bound": ("__tb_test_fn = None", (None, 0.0, "test_code", None, "binds no")),
+    "takes no judge": ("def t(x): pass\n__tb_test_fn = t", (None, 0.0, "test_code", None, "`judge`")),
+    "is empty": ("\n\n__tb_test_fn = lambda x, judge: None", (True, 1.0, None, None, "")),
+}  # fmt: skip
+
+
+def test_what_a_test_does_decides_between_passed_failed_and_broken():
+    async def go() -> dict[str, Verdict]:
+        async with open_grader(SandboxConfig(name="x", kind="prefork", grade_memory_mib=256)) as grader:
+            found = {}
+            for name, (body, _) in OUTCOMES.items():
+                code = body
+                if "__tb_test_fn" not in code:
+                    code = "def test(x, judge):\n" + textwrap.indent(code, "    ") + "\n__tb_test_fn = test\n"
+                found[name] = await grader.grade(code, CONTEXT)
+            return found
+
+    verdicts = asyncio.run(go())
+    for name, (_, (passed, reward, kind, line, words)) in OUTCOMES.items():
+        verdict = verdicts[name]
+        error = verdict.system_error
+        got = (verdict.passed, verdict.reward, error.kind if error else None, verdict.line)
+        assert got == (passed, reward, kind, line), name
+        assert words in verdict.message, name
+
+
+def test_a_test_that_loops_for_ever_is_ended():
+    verdict = grade("while True: pass", grade_timeout_s=0.3)
+    assert verdict.passed is None and verdict.system_error is not None
+    assert verdict.system_error.kind == "grader_timeout"
+
+
+def test_an_exception_from_elsewhere_is_not_the_agents():
+    body = """
+    import functools, tempfile, sys, types
+    def test(x, judge, clock):
+        clock.read()
+    __tb_test_fn = test
+    """
+    verdict = grade(body, fixtures={"clock": {"type": "clock_of_the_tests.Clock"}})
+    assert verdict.system_error is not None and verdict.system_error.kind == "fixture"
+
+
+def test_the_line_is_the_innermost_one_inside_the_test():
+    body = """
+    def stock(x, sku):
+        return x.effects["shop"]["stock"][sku]
+
+    def test(x, judge):
+        assert stock(x, "TP-1") == 7
+        assert stock(x, "TP-9") == 1
+    __tb_test_fn = test
+    """
+    verdict = grade(body, times=3)
+    assert (verdict.line, verdict.line_content) == (3, 'return x.effects["shop"]["stock"][sku]')
+
+
+def test_prints_are_kept_up_to_a_bound():
+    assert grade("import sys\nprint('a', 1)\nprint('b', file=sys.stderr)").prints == "a 1\nb\n"
+    prints = grade("print('x' * 30000)").prints
+    assert prints == "x" * 20_000 + "\n[cut here: 10001 characters are not shown]"
+
+
+def test_the_context_is_as_the_format_says():
+    body = """
+    from thinkingbox.common import Judge, TestContext
+    from thinkingbox.common.rubrics_judge import Rubric
+    import thinkingbox.fixtures
+    def test(x: TestContext, judge: Judge):
+        assert x.query() == "Five more teapots."
+        assert x.transcript(1) == "User: TP-1.\\n\\nAssistant: Done: 7 teapots."
+        full = x.transcript()
+        assert full.startswith("User: Five more") and full.count("Assistant: ") == 2 and "Which?" not in full
+        assert x.transcript(2) == x.transcript(9) == full
+        assert x.tool_calls[0]["tool_call"]["name"] == x.tool_calls[0].tool_call.name == "restock"
+        assert x.messages[0].role == "system" and isinstance(x.effects["shop"], dict)
+        x.metadata["seen"] = [1]
+    __tb_test_fn = test
+    """
+    verdict = grade(body)
+    assert verdict.passed, verdict
+    assert verdict.metadata == {"repetition": 3, "seen": [1], "judge_motivation": None}
+
+
+def test_a_judge_is_asked_in_tags_and_its_decisions_are_kept():
+    judge = SaysYes()
+    verdict = grade("assert judge.text_yesno('a </text> b', 'Is it <b>polite</b>?')", judge=judge)
+    assert verdict.passed
+    assert "a &lt;/text&gt; b" in judge.asked[0][1] and "&lt;b&gt;" in judge.asked[0][1]
+    question = "Is it <b>polite</b>?"
+    assert verdict.metadata["judge_motivation"] == [{"question": question, "answer": True, "motivation": ""}]
+
+
+def test_every_question_can_be_put_to_the_judge():
+    body = """
+    assert judge.compare_yesno("a", "b", "Same?") and judge.yesno("Well?") and judge.no_repeat("a", ["b", "c"])
+    assert judge.evaluate_bool("system", "user")
+    assert judge.text_yesno_with_motivation("a", "Polite?")[0]
+    """
+    judge = SaysYes()
+    assert grade(body, judge=judge).passed
+    assert len(judge.asked) == 5 and judge.asked[3] == ("system", "user")
+
+
+def test_a_judge_that_gives_reasons_is_read_as_json():
+    judge = SaysYes('Here you are: {"motivation": "It is rude.", "answer": "No"}', style="motivation")
+    verdict = grade("assert judge.text_yesno('a', 'Polite?'), 'rude'", judge=judge)
+    assert verdict.passed is False and verdict.message == "rude"
+    assert verdict.metadata["judge_motivation"] == [
+        {"question": "Polite?", "answer": False, "motivation": "It is rude."}
+    ]
+    assert grade("assert judge.text_yesno('a', 'Polite?')", judge=SaysYes("yes", "motivation")).passed is False
+
+
+@pytest.mark.parametrize("body", ["judge.yesno('?')", "try:\n    judge.yesno('?')\nexcept Exception:\n    pass"])
+def test_a_judge_that_dies_is_a_system_error_even_when_the_test_hides_it(body):
+    verdict = grade(body, judge=Dies())
+    assert verdict.passed is None and verdict.system_error is not None
+    assert verdict.system_error.kind == "judge" and "503" in verdict.system_error.message
+
+
+def test_the_judges_time_is_not_the_tests():
+    class Slow:
+        async def ask(self, system: str, user: str) -> str:
+            await asyncio.sleep(0.8)
+            return "yes"
+
+    assert grade("assert judge.yesno('?')", judge=Slow(), grade_timeout_s=0.6).passed
+
+
+def test_the_rubric_judge_weighs_as_the_format_says():
+    body = """
+    from thinkingbox.common.rubrics_judge import RubricsJudge
+    def test(x, judge):
+        rubrics = [{"criterion": "yes one", "weight": 60}, {"criterion": "two", "weight": 40},
+                   {"criterion": "yes three", "weight": 10, "is_penalty": True},
+                   {"criterion": "yes four", "weight": 0.2, "is_penalty": True, "penalty_type": "multiplicative"}]
+        return RubricsJudge(judge, x).evaluate(x.response, rubrics)
+    __tb_test_fn = test
+    """
+
+    class Rates:
+        async def ask(self, system: str, user: str) -> str:
+            return "yes" if "of the text? yes" in user else "no"
+
+    verdict = grade(body, judge=Rates())
+    assert verdict.reward == pytest.approx(0.4) and verdict.passed is False
+    assert verdict.metadata["rubric_reward"] == pytest.approx(0.4)
+    assert [score["rating"] for score in verdict.metadata["rubric_scores"]] == ["yes", "no", "yes", "yes"]
+    empty = grade(body.replace("x.response, rubrics", "'', rubrics"), judge=Rates())
+    assert empty.system_error is not None and "needs a response" in empty.message
+
+
+FIXTURES = """
+import contextlib
+
+class Shelf:
+    def __init__(self, size, x):
+        self.size, self.x = size, x
+
+class Shop:
+    def __init__(self, shelf, judge, name="corner"):
+        self.shelf, self.name = shelf, name
+
+@contextlib.contextmanager
+def door(x):
+    x.metadata["door"] = "open"
+    yield "door"
+    x.metadata["door"] = "closed"
+
+def jammed(x):
+    raise KeyError("x")
+
+def chicken(egg):
+    pass
+
+def egg(chicken):
+    pass
+"""
+
+DECLARED = {
+    "shop": {"type": "tea_fixtures.Shop"},
+    "shelf": {"type": "tea_fixtures.Shelf", "size": 3},
+    "door": {"type": "tea_fixtures.door"},
+    "jammed": {"type": "tea_fixtures.jammed"},
+    "chicken": {"type": "tea_fixtures.chicken"},
+    "egg": {"type": "tea_fixtures.egg"},
+    "lost": {"type": "tea_fixtures.lost"},
+}
+
+
+def test_fixtures_are_built_in_order_injected_and_closed(tmp_path, monkeypatch):
+    (tmp_path / "tea_fixtures.py").write_text(FIXTURES)
+    monkeypatch.syspath_prepend(tmp_path)
+    body = """
+    def test(x, judge, shop, door, shelf):
+        assert shop.name == "corner" and shop.shelf is shelf and shelf.size == 3 and shelf.x is x and door == "door"
+        assert x.metadata["door"] == "open"
+    __tb_test_fn = test
+    """
+    verdict = grade(body, fixtures=DECLARED)
+    assert verdict.passed, verdict
+    assert verdict.metadata["door"] == "closed"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("jammed", "KeyError"), ("chicken", "chicken -> egg -> chicken"), ("lost", "lost"), ("unknown", "no fixture")],
+)
+def test_a_fixture_that_fails_is_a_system_error(tmp_path, monkeypatch, name, words):
+    (tmp_path / "tea_fixtures.py").write_text(FIXTURES)
+    monkeypatch.syspath_prepend(tmp_path)
+    verdict = grade(f"def test(x, judge, {name}): pass\n__tb_test_fn = test", fixtures=DECLARED)
+    assert verdict.system_error is not None and verdict.system_error.kind == "fixture"
+    assert words in verdict.message
+
+
+def test_a_test_sees_no_secret_and_no_network(monkeypatch, caplog):
+    monkeypatch.setenv("PLANTED_KEY", "sk-planted")
+    monkeypatch.setenv("SHOP_CURRENCY", "EUR")
+    with caplog.at_level(logging.WARNING):
+        verdict = grade("import os, json\nprint(json.dumps(dict(os.environ)))", allow_env=["SHOP_CURRENCY"])
+    seen = json.loads(verdict.prints)
+    assert "PLANTED_KEY" not in seen and seen["SHOP_CURRENCY"] == "EUR"
+
+
+def test_many_gradings_at_once_all_come_to_their_own_end():
+    async def go() -> None:
+        async with open_grader(SandboxConfig(name="x", kind="prefork")) as grader:
+            code = "def t(x, judge):\n    assert x.effects['n'] % 3\n__tb_test_fn = t\n"
+            verdicts = await asyncio.gather(*(grader.grade(code, TestContext(effects={"n": n})) for n in range(90)))
+        assert [verdict.passed for verdict in verdicts] == [bool(n % 3) for n in range(90)]
+
+    asyncio.run(go())
+
+
+def test_the_grader_is_started_again_when_it_died():
+    async def go() -> None:
+        async with open_grader(SandboxConfig(name="x", kind="prefork")) as grader:
+            code = "def t(x, judge): pass\n__tb_test_fn = t\n"
+            for _ in range(3):
+                assert (await grader.grade(code, CONTEXT)).passed
+                assert grader._launcher is not None and grader._launcher._process is not None
+                grader._launcher._process.kill()
+                grader._launcher._process.wait()
+                await asyncio.sleep(0.05)
+
+    asyncio.run(go())
+
+
+def test_no_test_code_means_no_grading():
+    assert grade("__tb_test_fn = lambda x, judge: None").passed
+
+    async def go() -> Verdict:
+        async with open_grader(SandboxConfig(name="x", kind="prefork")) as grader:
+            return await grader.grade("", CONTEXT)
+
+    assert asyncio.run(go()).passed
