@@ -101,6 +101,9 @@ def connect(wanted: Wanted) -> Link:
     from mlflow.tracking import MlflowClient
 
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    if sqlite_path(wanted.uri):
+        # MLflow would import it on first use: a second or more that all others would wait for behind the lock.
+        import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
     with _first_use(wanted.uri):
         client = MlflowClient(tracking_uri=wanted.uri)
         experiment = _experiment(client, wanted)

@@ -208,7 +208,8 @@ class _Sender:
             except Exception as error:
                 outage.begins(error)
                 # A busy database is worth another try at the end, a server that refuses the connection is not.
-                if last and "locked" not in str(error).lower():
+                busy = isinstance(error, TimeoutError) or "locked" in str(error).lower()
+                if last and not busy:
                     log.warning("the tracker missed the end of this run; running the same command again sends it")
                     break
             finally:
@@ -220,6 +221,7 @@ class _Sender:
     def _send(self) -> None:
         if self._link is None:
             self._link = self._connect()
+            self._tried.set()
         if self._params is not None:
             self._link.params(self._params)
             self._params = None

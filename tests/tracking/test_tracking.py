@@ -278,6 +278,37 @@ def test_an_outage_stops_nothing_and_what_was_missed_is_sent_at_the_next_start(
     assert rows_of(database, "select status from runs") == [("KILLED",)]
 
 
+def test_a_tracker_that_hangs_keeps_no_run_waiting(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    release = threading.Event()
+
+    class Hanging(Tracker):
+        def do_GET(self) -> None:
+            release.wait(60)
+            super().do_GET()
+
+        do_POST = do_GET
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hanging)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with open_run(
+        MLFLOW,
+        default_uri=f"http://127.0.0.1:{server.server_port}",
+        experiment="e",
+        run_name="r",
+        run_key="k",
+        folder=tmp_path,
+        params={},
+        patience=0.1,
+    ) as run:
+        run.metric("x", 1.0)
+    assert "the rest is kept" in caplog.text
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
+    release.set()
+    server.shutdown()
+    server.server_close()
+
+
 def test_eight_processes_on_a_fresh_database_all_log_their_run(tmp_path: Path) -> None:
     code = f"""
 import sys, time
