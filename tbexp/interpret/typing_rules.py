@@ -454,7 +454,8 @@ def table_markdown() -> str:
     """The table as the documentation shows it."""
 
     def shown(value: str) -> str:
-        return "`` " + (value if len(value) < 40 else value[:12] + "…").replace("|", "\\|").replace("\n", "\\n") + " ``"
+        value = value if len(value) < 40 else value[:12] + "…"
+        return "`` " + value.replace("|", "\\|").replace("\n", "\\n") + " ``" if value else "(empty)"
 
     lines = ["| case | schema | rule | read | refused |", "|---|---|---|---|---|"]
     for row in TABLE:

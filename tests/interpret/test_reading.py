@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -318,6 +319,10 @@ def test_the_table_can_be_shown_whole():
     text = table_markdown()
     assert all(row.case in text and row.rule in text for row in TABLE)
     assert {len(line.replace("\\|", "").strip("|").split("|")) for line in text.splitlines()} == {5}
+
+
+def test_the_documentation_shows_the_table_as_it_is():
+    assert table_markdown() in (Path(__file__).parents[2] / "docs" / "interpretation.md").read_text(encoding="utf-8")
 
 
 def test_a_value_that_is_not_admitted_is_not_read():
