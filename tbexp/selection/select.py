@@ -274,6 +274,7 @@ def _finish(
     inputs: Mapping[str, str],
 ) -> Selection:
     removed = Counter(reason for row in rows for reason in row.reasons)
+    bands = Counter(row.band for row in rows if row.clean)
     kept = [row for row in rows if row.kept]
     if not kept:
         raise _nothing_kept(len(rows), removed)
@@ -307,7 +308,7 @@ def _finish(
             seconds_per_attempt=seconds_per_attempt,
         ),
         removed={reason: removed[reason] for reason in REASONS if removed[reason]},
-        bands={band: sum(row.band == band and row.clean > 0 for row in rows) for band in BANDS},
+        bands={band: bands[band] for band in BANDS},
         settings=settings,
         inputs=inputs,
     )

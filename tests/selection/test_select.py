@@ -179,6 +179,15 @@ def test_the_files_hold_the_decision_and_equal_input_gives_equal_bytes(tmp_path:
     assert pool == sorted(pool) == sorted(train + validation)
 
 
+@pytest.mark.parametrize(
+    "uid", ["a.py:t", "a-b_c.2.yaml:x.y-z", "true", "1e3", "é.py:ü", "a: b", "x.py:#y", "'", "a\nb", "- z"]
+)
+def test_a_selector_file_is_what_yaml_writes(tmp_path: Path, uid: str) -> None:
+    folder = write_selection(tmp_path, choose(Counts.of({uid: (8, 4, 0), "0": (8, 4, 0)})))
+    text = (folder / "pool.yaml").read_text()
+    assert text == yaml.safe_dump(sorted([uid, "0"]), default_flow_style=False, allow_unicode=True, width=10_000)
+
+
 def test_a_task_row_has_the_documented_fields(tmp_path: Path) -> None:
     rows = read_tasks(write_selection(tmp_path, choose()))
     posterior = ["alpha", "beta", "masses", "band", "interval", "mixed_probability"]
