@@ -50,9 +50,7 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._lock:
-            if self._bars:
-                self._bars.stop()
-                self._bars = None
+            self._stop_bars()
 
     def stage(self, name: str, total: int | None, unit: str, *, done: int = 0) -> Bar:
         """A new bar. total: None when nobody knows it. done: what an earlier run has finished already."""
@@ -77,12 +75,18 @@ class Progress:
             from rich.table import Table
             from rich.text import Text
 
+            self._stop_bars()  # they stay where they are, the table stands below
             table = Table(title=title, title_justify="left", header_style="bold")
             for number, column in enumerate(columns):
                 table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
             for row in cells:
                 table.add_row(*(Text(cell) for cell in row))
             self._console.print(table)
+
+    def _stop_bars(self) -> None:
+        if self._bars:
+            self._bars.stop()
+            self._bars = None
 
     def _live_bars(self) -> Bars:
         if self._bars is None:

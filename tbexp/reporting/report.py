@@ -358,8 +358,10 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
     )
     found = [(label, _at(run.config, *path)) for label, path in wanted]
     facts = [(label, str(value)) for label, value in found if value is not None]
-    commit = _at(run.manifest, "git_commit") or _at(run.manifest, "git", "commit")
-    return [*facts, ("commit", str(commit)[:12])] if commit else facts
+    commit = run.manifest.get("commit")
+    if isinstance(commit, str):  # a + behind it: the checkout had been changed
+        facts.append(("commit", commit[:10] + ("+" if commit.endswith("+") else "")))
+    return facts
 
 
 def _render(run: RunData, sections: list[Section]) -> str:

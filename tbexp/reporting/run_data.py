@@ -104,7 +104,7 @@ def read_run(folder: Path) -> RunData:
         manifest=_json(folder / "manifest.json", faults),
         tasks=list(_lines(folder / "select" / "tasks.jsonl", faults)),
         selection=_json(folder / "select" / "manifest.json", faults),
-        steps=_steps(train, faults),
+        steps=_steps(train, faults, _at(config, "training", "steps")),
         chosen_step=_chosen_step(train, faults),
         summary=_json(folder / "evaluate" / "summary.json", faults),
         probe=_attempts(_attempt_rows(folder / "probe", faults), probed),
@@ -166,14 +166,16 @@ def _attempts(rows: Iterator[Json] | list[Json], most: Any) -> Attempts | None:
     return Attempts(outcomes, domains, finish, errors, messages, seconds, tokens) if outcomes else None
 
 
-def _steps(folder: Path, faults: list[str]) -> dict[int, dict[str, float]]:
+def _steps(folder: Path, faults: list[str], last: Any) -> dict[int, dict[str, float]]:
     """Values by step. A row has, beside its step, NAME: value pairs, the same under `data` or `metrics`, or one
     `name` and `value`.
     """
     steps: dict[int, dict[str, float]] = {}
     for row in _lines(folder / "metrics.jsonl", faults):
         step = row.get("step")
-        if not isinstance(step, int):
+        if not isinstance(step, int) or (
+            isinstance(last, int) and step > last
+        ):  # of a longer run that shares the store
             continue
         if isinstance(row.get("name"), str):
             values: Json = {row["name"]: row.get("value")}

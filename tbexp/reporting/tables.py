@@ -134,7 +134,7 @@ def headline(run: RunData) -> Table | None:
 def by_topic(run: RunData) -> tuple[list[str], list[tuple[str, list[list[float | None]]]]] | None:
     """Topics, and for each metric one line [base, trained, change] per topic."""
     policies = summary_policies(run)
-    before, after = (_at(policies.get(name), "by_domain") for name in ("base", "trained"))
+    before, after = (_by_topic(policies.get(name)) for name in ("base", "trained"))
     if not isinstance(before, Mapping) or not isinstance(after, Mapping):
         return None
     names = sorted({*before, *after})
@@ -148,11 +148,15 @@ def by_topic(run: RunData) -> tuple[list[str], list[tuple[str, list[list[float |
     return names, blocks
 
 
+def _by_topic(policy: Any) -> Json | None:
+    """Figures by topic where tasks have one, else by domain."""
+    found = _at(policy, "by_topic") or _at(policy, "by_domain")
+    return found if isinstance(found, Mapping) else None
+
+
 def topic_table(run: RunData) -> Table | None:
     """For one policy alone, or as the CSV of the heat map."""
-    policies = {
-        name: p["by_domain"] for name, p in summary_policies(run).items() if isinstance(p.get("by_domain"), Mapping)
-    }
+    policies = {name: found for name, p in summary_policies(run).items() if (found := _by_topic(p))}
     if not policies:
         return None
     topics = sorted({topic for by in policies.values() for topic in by})

@@ -107,7 +107,7 @@ def build_run() -> Build:
         (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
         manifest = {
             "versions": {"tbexp": "0.1.0", "python": "3.11.7"},
-            "git_commit": "0123456789abcdef",
+            "commit": "0123456789abcdef+",
             "stages": {name: {"seconds": SECONDS[name]} for name in SECONDS if name in parts},
             "notes": [NOTE],
         }

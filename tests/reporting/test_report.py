@@ -210,6 +210,16 @@ def test_training_metrics_are_read_in_every_form_that_is_written(tmp_path: Path,
     assert read_run(tmp_path).steps == {3: {"train/reward_mean": 0.5}}
 
 
+def test_what_a_longer_run_left_in_the_shared_store_is_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("{training: {steps: 2}, probe: {attempts: 1}}")
+    write_lines(tmp_path / "train/metrics.jsonl", [{"step": n, "train/reward_mean": 0.5} for n in (1, 2, 3)])
+    write_lines(tmp_path / "probe/attempts.jsonl", [{"uid": "a", "attempt": n, "passed": True} for n in (0, 1)])
+    run = read_run(tmp_path)
+    assert list(run.steps) == [1, 2]
+    assert run.probe is not None
+    assert run.probe.total == 1
+
+
 def test_policies_are_told_apart_by_folder_or_by_field(tmp_path: Path) -> None:
     row = {"uid": "a", "attempt": 0, "passed": True, "domain": "d"}
     write_lines(tmp_path / "one/evaluate/attempts.jsonl", [row | {"policy": "trained"}, row | {"policy": "base"}])
