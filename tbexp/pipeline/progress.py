@@ -66,7 +66,7 @@ class Progress:
             self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Field]]) -> None:
-        """The summary at the end: first column left, the others right-aligned; plain text when piped."""
+        """The summary at the end, columns of numbers right-aligned; plain text when piped."""
         cells = [[_text(cell) for cell in row] for row in rows]
         with self._lock:
             if not self.live:
@@ -77,8 +77,8 @@ class Progress:
 
             self._stop_bars()  # they stay where they are, the table stands below
             table = Table(title=title, title_justify="left", header_style="bold")
-            for number, column in enumerate(columns):
-                table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
+            for column, right in zip(columns, _numbers(columns, cells), strict=True):
+                table.add_column(column, justify="right" if right else "left", overflow="fold")
             for row in cells:
                 table.add_row(*(Text(cell) for cell in row))
             self._console.print(table)
@@ -92,13 +92,17 @@ class Progress:
         if self._bars is None:
             from rich.progress import BarColumn, SpinnerColumn, TextColumn
             from rich.progress import Progress as Bars
+            from rich.table import Column
 
+            # The fields behind the counts take what the line has left and are cut there.
+            rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")
             self._bars = Bars(
                 SpinnerColumn(finished_text="[green]✓"),
                 TextColumn("{task.description}", style="bold", markup=False),
-                BarColumn(bar_width=24),
+                BarColumn(bar_width=24 if self._console.width >= 100 else 10),
                 TextColumn("{task.fields[counts]}", markup=False),
-                TextColumn("{task.fields[extra]}", style="dim", markup=False),
+                TextColumn("{task.fields[extra]}", style="dim", markup=False, table_column=rest),
+                expand=True,
                 console=self._console,
                 refresh_per_second=4,
             )
@@ -221,11 +225,18 @@ def _text(value: Field) -> str:
     return f"{value:.3g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
 
 
+def _numbers(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
+    """Which columns hold nothing but numbers."""
+    number = re.compile(r"[-+−]?[\d.,:]+ ?[%s]?|[–∞]?")
+    return [bool(rows) and all(number.fullmatch(row[i]) for row in rows) for i in range(len(columns))]
+
+
 def _plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    right = _numbers(columns, rows)
     widths = [max(len(row[i]) for row in [columns, *rows]) for i in range(len(columns))]
 
     def line(row: Sequence[str]) -> str:
-        cells = (c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        cells = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True))
         return "  ".join(cells).rstrip()
 
     return "\n".join([title, line(columns), "  ".join("-" * w for w in widths), *(line(row) for row in rows)])

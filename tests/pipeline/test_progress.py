@@ -71,8 +71,8 @@ def test_bars_can_be_moved_from_many_threads() -> None:
 def test_the_table_is_plain_when_piped() -> None:
     stream = io.StringIO()
     with Progress(stream) as progress:
-        progress.table("Summary", ["policy", "pass@1"], [["base", "0.310"], ["trained", "0.604"]])
-    assert stream.getvalue() == "Summary\npolicy   pass@1\n-------  ------\nbase      0.310\ntrained   0.604\n"
+        progress.table("Summary", ["policy", "pass@1"], [["base", "9.5"], ["trained", "60.4%"]])
+    assert stream.getvalue() == "Summary\npolicy   pass@1\n-------  ------\nbase        9.5\ntrained   60.4%\n"
 
 
 def test_a_terminal_gets_a_live_bar_and_a_drawn_table() -> None:
