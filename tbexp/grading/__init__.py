@@ -1,7 +1,7 @@
 """Runs a task's test on the end of an attempt, in a process of its own, and says passed, failed or broken.
 
-Decided here: what the test sees, the limits it runs under, and whose fault an exception is. Left to others: who answers the
-judge's questions (policy, episode) and what is done with a system error (episode).
+Decided here: what the test sees, the limits it runs under, and whose fault an exception is. Left to others: who answers
+the judge's questions (policy, episode) and what is done with a system error (episode).
 """
 
 from __future__ import annotations

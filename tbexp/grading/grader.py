@@ -1,7 +1,7 @@
-"""Our side of grading: hands a test and the end of an attempt to a fresh process, answers its judge calls, reads the verdict.
+"""Our side of grading: hands a test and the end of an attempt to a fresh process, answers its judge, reads its verdict.
 
-Decided here: time, and what a grading that does not end well is called. What the test's outcome means is decided in worker.py.
-Time that the judge takes is not the test's.
+Decided here: time, and what a grading that does not end well is called. What the test's outcome means is decided in
+worker.py. Time that the judge takes is not the test's.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ CODES = 2000  # tests that the warm process is taken to hold; it keeps a few mor
 class Verdict:
     """What a test decided. With a system error it decided nothing: passed is None and reward 0.
 
-    passed: the reward is 1 (a test that returns None has reward 1). line, line_content: the innermost line of the test that
-    its exception passed. message: the assertion's text or the exception. metadata: what the test and its fixtures wrote, and
-    `judge_motivation`, the judge's decisions or None.
+    passed: whether the reward is 1. A test that returns None or True has reward 1; of a number in [0, 1] below 1 the
+    reward is kept, and the test is not passed. line, line_content: the innermost line of the test that its exception
+    passed. message: the assertion's text, the exception, or the system error's text. metadata: what the test and its
+    fixtures wrote, and `judge_motivation`, the judge's decisions or None.
     """
 
     passed: bool | None
@@ -81,7 +82,7 @@ class Grader:
     ) -> Verdict:
         """The verdict of one test. Never raises for what the test, the judge or the process does.
 
-        fixtures: by name, each a mapping with `type` and arguments, or an object that has `type` and `arguments`. An empty
+        fixtures: by name, each a mapping with `type` and arguments, or an object with `type` and `arguments`. An empty
         test_code means no grading: passed with reward 1.
         """
         if not test_code.strip():

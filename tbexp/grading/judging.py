@@ -2,9 +2,9 @@
 
 Decided here: what the judge is asked and how its answer is read. Who answers is the caller's business.
 
-How a verdict is read (`says_yes`): markdown, quotes and punctuation are dropped. If the first word is yes or no, it decides.
-Otherwise the last word does, if it is yes or no and no negation stands in its sentence. Anything else is no verdict, and counts
-as No, as the format has it. So "No. I would not say yes" is No, and "**Yes**" and "Yes!" are Yes.
+How a verdict is read (`says_yes`): markdown, quotes and punctuation are dropped. If the first word is yes or no, it
+decides. Otherwise the last word does, if it is yes and no negation stands in its sentence. Anything else counts as No.
+So "No. I would not say yes" is No, and "**Yes**" and "Yes!" are Yes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def says_yes(text: str) -> bool:
     if not words:
         return False
     if words[0] in ("yes", "no"):
-        return words[0] == "yes"
+        return bool(words[0] == "yes")
     last = re.split(r"[.!?\n]+(?=\s|$)", text.lower().replace("’", "'").strip().rstrip(".!?*_`\"' \n"))[-1]
     sentence = WORD.findall(last)
     negated = any(word in NEGATIONS or word.endswith("n't") for word in sentence)
@@ -86,8 +86,8 @@ class Judge:
     def no_repeat(self, first: str, others: Iterable[str]) -> bool:
         """True when `first` says nothing that one of the others has said already."""
         question = "Does the first text avoid repeating, in the same or other words, what the earlier texts say?"
-        earlier = [tagged("earlier", text) for text in others]
-        return self._decide("\n\n".join([tagged("first", first), *earlier, tagged("question", question)]), question)[0]
+        parts = [tagged("first", first), *(tagged("earlier", text) for text in others), tagged("question", question)]
+        return self._decide("\n\n".join(parts), question)[0]
 
     def evaluate_bool(self, system: str, user: str) -> bool:
         answer = self._ask(system, user)
@@ -105,7 +105,7 @@ class Judge:
 
 @dataclass(frozen=True, slots=True)
 class Rubric:
-    """One criterion. A penalty lowers the reward when its criterion is met: by its weight, or by a share of the whole."""
+    """One criterion. A penalty that is met lowers the reward: by its weight, or by a share of the whole."""
 
     criterion: str
     weight: float
@@ -120,7 +120,7 @@ class Rubric:
 
 
 def rubric_reward(rubrics: Sequence[Rubric], met: Sequence[bool]) -> float:
-    """Earned weights minus deductions, as a share of all weights, times what each multiplicative penalty leaves; 0 to 1."""
+    """Earned weights minus deductions, as a share of all weights, times what multiplicative penalties leave; 0 to 1."""
     total = sum(r.weight for r in rubrics if not r.is_penalty)
     if total <= 0:
         return 0.0
@@ -151,7 +151,7 @@ class RubricsJudge:
         global_threshold: float = 0.70,
         throw_on_failure: bool = False,
     ) -> float:
-        """The reward. Raises ValueError for an empty response or no rubrics, AssertionError below the threshold if asked."""
+        """The reward. Raises ValueError without response or rubrics, AssertionError below the threshold if asked to."""
         if not response or not rubrics:
             raise ValueError("a rubric judge needs a response and at least one rubric")
         known = [rubric if isinstance(rubric, Rubric) else Rubric(**rubric) for rubric in rubrics]

@@ -2,13 +2,14 @@
 
 Decided here: what separates a failed test from a broken one.
 
-- The test returns None, True or 1: passed. False, or a number in [0, 1) : failed, with that reward. Another value: broken.
+- The test returns None, True or 1: passed. False, or a number in [0, 1): failed, with that reward. Else: broken.
 - It raises AssertionError: failed.
-- Its own code raises another exception while it reads what the agent left (the innermost frame, standard library aside, is
-  in the test): failed. A missing name or module, an operating-system error, memory or recursion are broken all the same.
+- Its own code raises another exception while it reads what the agent left (the innermost frame, standard library
+  aside, is in the test): failed. A missing name or module, an operating-system error, memory, recursion: broken.
 - Anything from elsewhere (fixtures, judge, import, syntax, time, memory, a process that dies): broken.
 """
 
+# ruff: noqa: PTH100, PTH118, PTH120, PTH123
 from __future__ import annotations
 
 import builtins
@@ -68,7 +69,7 @@ class Broken(Exception):
         super().__init__(message)
 
 
-# --- what test code may import ------------------------------------------------------------------------------------------
+# --- what test code may import
 
 
 def install_names() -> None:
@@ -89,7 +90,7 @@ def install_names() -> None:
             setattr(sys.modules[parent], last, module)
 
 
-# --- limits -------------------------------------------------------------------------------------------------------------
+# --- limits
 
 
 def block_network() -> str:
@@ -136,14 +137,14 @@ class Bounded(io.TextIOBase):
         return f"{self.text}\n[cut here: {self.lost} characters are not shown]" if self.lost else self.text
 
 
-# --- one grading --------------------------------------------------------------------------------------------------------
+# --- one grading
 
 
 class Channel:
     """Length-prefixed JSON with the parent."""
 
     def __init__(self, fd: int):
-        self.file = open(fd, "r+b", buffering=0, closefd=False)
+        self.file = io.FileIO(fd, "r+b", closefd=False)
 
     def receive(self) -> Any:
         return json.loads(self._exactly(int.from_bytes(self._exactly(8), "big")))
@@ -295,7 +296,7 @@ def imported(path: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-# --- whose fault an exception is -----------------------------------------------------------------------------------------
+# --- whose fault an exception is
 
 LIBRARY = tuple({os.path.realpath(sysconfig.get_paths()[key]) + os.sep for key in ("stdlib", "platstdlib")})
 PACKAGES = tuple({os.path.realpath(sysconfig.get_paths()[key]) + os.sep for key in ("purelib", "platlib")})
@@ -346,7 +347,7 @@ def place(error: BaseException, source: str) -> dict[str, Any]:
     return {"line": line, "line_content": text}
 
 
-# --- the warm process ---------------------------------------------------------------------------------------------------
+# --- the warm process
 
 
 def main() -> NoReturn:

@@ -1,7 +1,8 @@
 """One isolated backend per attempt: MCP servers as processes, their tools, and the effects they report.
 
-Decided here: how servers are started, shared and ended, which tools a session shows, and which of a server's faults is the
-world's. Left to others: what the agent is told about unknown tools and bad arguments (episode), and what effects mean (grading).
+Decided here: how servers are started, shared and ended, which tools a session shows, and which of a server's faults is
+the world's. Left to others: what the agent is told about unknown tools and bad arguments (episode), and what effects
+mean (grading).
 """
 
 from __future__ import annotations

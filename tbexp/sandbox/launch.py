@@ -1,7 +1,7 @@
 """Our side of the launcher: starts one per server, asks it for sessions, learns of their ends.
 
-Decided here: which level of sharing a server gets. `ready` is tried first, then `import`, then `exec` (launcher.py says what
-they are); the last is always possible and is announced once, since it costs a process start per session.
+Decided here: how a server's command is read, so that it can be run at one of the levels of launcher.py, and how long a
+process may take to end.
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ async def start_server(server: Server, level: str, allow_env: Sequence[str], tim
 
 
 def preloadable(server: Server) -> dict[str, Any]:
-    """How a launcher in the server's own interpreter runs this command; raises Unfit when it is no Python command we can read."""
+    """How a launcher in the server's own interpreter runs this command. Raises Unfit for what is no Python command."""
     command = list(server.command)
     script = _console_script(command[0], server)
     if script is not None:
@@ -304,7 +304,7 @@ def _console_script(program: str, server: Server) -> tuple[list[str], str, list[
         path = shutil.which(str(Path(server.cwd) / program))
     if path is None:
         return None
-    with open(path, "rb") as file:
+    with Path(path).open("rb") as file:
         head = file.read(4096)
     if not head.startswith(b"#!"):
         return None

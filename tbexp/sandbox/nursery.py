@@ -1,8 +1,8 @@
-"""Forks processes on request: the part of the launcher and of the warm grader that both share, standard library only.
+"""Forks processes on request, for the launcher and for the warm grader: standalone, standard library only.
 
-It is loaded by path into interpreters that may know nothing of tbexp. Requests come over a SOCK_SEQPACKET socket as JSON
-with open files attached; answers and the exits of the children go back. Children end with their parent whatever happens:
-by the end of the socket, by SIGTERM, or by the kernel's parent-death signal.
+It is loaded by path. Requests come over a SOCK_SEQPACKET socket as JSON, with open files attached; answers and exits of
+children go back. Children end with their parent whatever happens: by the end of the socket, by SIGTERM, or by the
+kernel's parent-death signal.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Hooks:
         caller = sys._getframe(1).f_globals.get("__name__")
         if caller not in ("threading", "logging", "random"):
             self.registered.append(hooks)
-        self.original(**hooks)  # type: ignore[call-overload]
+        self.original(**hooks)
 
     def run(self, when: str) -> None:
         for hooks in self.registered if when != "before" else reversed(self.registered):
@@ -109,7 +109,7 @@ class Nursery:
         start: Callable[[dict[str, Any]], None] | None,
         other: Callable[[dict[str, Any], list[int]], None] | None = None,
     ):
-        """start: what a child does instead of returning from `serve`; None: it returns. other: takes unknown requests."""
+        """start: what a child does instead of returning from `serve`. other: takes unknown requests."""
         self.control = control
         self.start = start
         self.other = other

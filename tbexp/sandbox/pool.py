@@ -1,7 +1,7 @@
 """Opens sessions: one process per session and server, forked from a warm launcher where that is safe.
 
-Decided here: how many sessions live at once, when a launcher is started, replaced or given up, and what is waited for at the
-end. Which processes may be forked is decided by the launcher itself (launcher.py).
+Decided here: how many sessions live at once, when a launcher is started or replaced, and at which level: `ready` is
+tried first, then `import`, then `exec`, which always works and is announced: it costs a process start per session.
 """
 
 from __future__ import annotations

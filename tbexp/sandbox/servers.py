@@ -1,7 +1,7 @@
 """Reads servers.yaml: which MCP servers there are and how each is started.
 
-All problems of the file are reported at once, each with its line. Braces are part of the format: `{python}` is the configured
-interpreter, `{env[NAME]}` a variable of this process that the configuration allows, `{{` and `}}` stand for themselves.
+All problems of the file are reported at once, each with its line. Braces are part of the format: `{python}` is the
+configured interpreter, `{env[NAME]}` a variable of this process that the configuration allows; `{{`, `}}` are braces.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def read_servers(file: Path | str, *, python: str, allow_env: Sequence[str] = ()
 
 
 def allowed_environment(allow_env: Sequence[str], own: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a server: the base names and the allowed ones, as far as they are set, then the server's own."""
+    """The environment of a server: the base names and the allowed ones that are set, then the server's own."""
     names = (*BASE_ENV, *allow_env)
     return {name: os.environ[name] for name in names if name in os.environ} | dict(own)
 

@@ -1,8 +1,7 @@
 """One session: the servers of one attempt, the tools the agent may see, and what the reserved tools do.
 
 Decided here: which tools are visible and how they are described, what a tool result's text is, and what of a server's
-behaviour is the world's failure (a WorldError) and what is a text for the agent to read. Unknown tools and bad arguments
-are the caller's business.
+behaviour is the world's failure (a WorldError) and what is a text for the agent to read.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class Session:
             answer = json.loads(text)
         except ValueError:
             answer = None
-        if not isinstance(answer, dict) or answer and answer.pop("status", None) != "ok":
+        if not isinstance(answer, dict) or (answer and answer.pop("status", None) != "ok"):
             raise WorldError("server_init", f"server {server}: init answered {text[:2000]}")
         self.init_result[server] = answer
 
@@ -203,7 +202,7 @@ def plain_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
         kept = {}
         for key, value in node.items():
             # Under `properties` the keys are the parameters' names: one may be called `title`.
-            if not names and (key in ("$defs", "definitions") or key == "title" and isinstance(value, str)):
+            if not names and (key in ("$defs", "definitions") or (key == "title" and isinstance(value, str))):
                 continue
             data = not names and key in ("default", "const", "enum", "examples")
             kept[key] = (
@@ -218,7 +217,7 @@ def plain_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def overridden(tool: ToolSpec, entry: Any) -> ToolSpec:
-    """The tool with a scenario's descriptions; `entry` is a name or has `override_description`, `override_arg_description`."""
+    """The tool with the scenario's descriptions: `override_description`, `override_arg_description` of `entry`."""
     if isinstance(entry, str):
         return tool
     description = getattr(entry, "override_description", None)

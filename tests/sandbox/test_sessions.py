@@ -67,27 +67,31 @@ def test_at_most_so_many_sessions_live_at_once(server, config):
 
 def test_what_the_agent_does_wrong_comes_back_as_text(server, config):
     async def go():
-        async with open_sandbox(config(), {"shop": server("shop")}) as sandbox:
-            async with sandbox.session(STOCK, ["restock"]) as session:
-                assert "no article TP-9" in await session.call("restock", {"sku": "TP-9", "n": 1})
-                assert "n" in await session.call("restock", {"sku": "TP-1", "n": "many"})
-                assert await session.effects() == {"shop": {"stock": {"TP-1": 2}}}
-                with pytest.raises(KeyError):
-                    await session.call("say", {"text": "hidden"})
-                assert await session.server_tool("shop", "say", {"text": "hidden"}) == "hidden"
+        async with (
+            open_sandbox(config(), {"shop": server("shop")}) as sandbox,
+            sandbox.session(STOCK, ["restock"]) as session,
+        ):
+            assert "no article TP-9" in await session.call("restock", {"sku": "TP-9", "n": 1})
+            assert "n" in await session.call("restock", {"sku": "TP-1", "n": "many"})
+            assert await session.effects() == {"shop": {"stock": {"TP-1": 2}}}
+            with pytest.raises(KeyError):
+                await session.call("say", {"text": "hidden"})
+            assert await session.server_tool("shop", "say", {"text": "hidden"}) == "hidden"
 
     asyncio.run(go())
 
 
 def test_a_long_result_is_cut_between_characters_and_says_so(server, config):
     async def go():
-        async with open_sandbox(config(max_result_chars=100), {"shop": server("shop")}) as sandbox:
-            async with sandbox.session(STOCK, ["say"]) as session:
-                assert await session.call("say", {"text": "ä€𝄞", "times": 33}) == "ä€𝄞" * 33
-                answer = await session.call("say", {"text": "ä€𝄞", "times": 40})
-                assert answer == "ä€𝄞" * 33 + "ä" + "\n[cut here: 20 of 120 characters are not shown]"
-                big = await session.call("say", {"text": "x", "times": 5_000_000})
-                assert big.endswith("[cut here: 4999900 of 5000000 characters are not shown]")
+        async with (
+            open_sandbox(config(max_result_chars=100), {"shop": server("shop")}) as sandbox,
+            sandbox.session(STOCK, ["say"]) as session,
+        ):
+            assert await session.call("say", {"text": "ä€𝄞", "times": 33}) == "ä€𝄞" * 33
+            answer = await session.call("say", {"text": "ä€𝄞", "times": 40})
+            assert answer == "ä€𝄞" * 33 + "ä" + "\n[cut here: 20 of 120 characters are not shown]"
+            big = await session.call("say", {"text": "x", "times": 5_000_000})
+            assert big.endswith("[cut here: 4999900 of 5000000 characters are not shown]")
 
     asyncio.run(go())
     assert cut("abc", 3) == "abc"
@@ -121,9 +125,8 @@ def test_the_scenario_describes_tools_anew_and_the_later_server_wins_equal_names
 
 def test_servers_and_tools_that_do_not_exist_are_the_users_to_mend(server, config):
     async def go(servers, tools):
-        async with open_sandbox(config(), {"shop": server("shop")}) as sandbox:
-            async with sandbox.session(servers, tools):
-                pass
+        async with open_sandbox(config(), {"shop": server("shop")}) as sandbox, sandbox.session(servers, tools):
+            pass
 
     with pytest.raises(UserError, match=r"`bakery`.*servers.yaml has: shop"):
         asyncio.run(go({"bakery": {}}, []))
@@ -158,9 +161,11 @@ def test_a_server_sees_only_the_allowed_environment(server, config, monkeypatch,
 
     async def go():
         settings = config(kind, allow_env=["SHOP_CURRENCY"])
-        async with open_sandbox(settings, {"shop": server("shop", OWN="yes")}) as sandbox:
-            async with sandbox.session(STOCK, ["environment"]) as session:
-                return json.loads(await session.call("environment", {}))
+        async with (
+            open_sandbox(settings, {"shop": server("shop", OWN="yes")}) as sandbox,
+            sandbox.session(STOCK, ["environment"]) as session,
+        ):
+            return json.loads(await session.call("environment", {}))
 
     seen = asyncio.run(go())
     assert seen["SHOP_CURRENCY"] == "EUR" and seen["OWN"] == "yes" and seen["TZ"] == "UTC"
@@ -197,9 +202,11 @@ def test_a_recursive_schema_keeps_its_definitions():
 
 def test_effects_that_are_no_effects_are_a_system_error(server, config):
     async def go(sku):
-        async with open_sandbox(config(), {"shop": server("shop")}) as sandbox:
-            async with sandbox.session({"shop": {"stock": {sku: 1}}}, []) as session:
-                await session.effects()
+        async with (
+            open_sandbox(config(), {"shop": server("shop")}) as sandbox,
+            sandbox.session({"shop": {"stock": {sku: 1}}}, []) as session,
+        ):
+            await session.effects()
 
     for sku in ("unreadable", "broken"):
         with pytest.raises(WorldError) as caught:

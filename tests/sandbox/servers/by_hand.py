@@ -1,5 +1,6 @@
 """A server without the SDK: reads lines, writes lines. What it does wrong is told by its argument."""
 
+# ruff: noqa: T201, PTH123
 from __future__ import annotations
 
 import json

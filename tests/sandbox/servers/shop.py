@@ -1,5 +1,6 @@
-"""A small shop on SQLite: the well-behaved server of the tests, with a few tools that misbehave when they are called."""
+"""A small shop on SQLite: the server of most tests, with a few tools that misbehave when they are called."""
 
+# ruff: noqa: T201, PTH123
 from __future__ import annotations
 
 import json

@@ -1,5 +1,6 @@
 """Does at import, as $UNFIT says, what forked sessions must not share; answers like by_hand.py."""
 
+# ruff: noqa: PTH106, PTH123
 from __future__ import annotations
 
 import datetime

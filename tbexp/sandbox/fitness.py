@@ -1,0 +1,118 @@
+"""What a server must not have done before it is forked: standalone, standard library only, loaded by path.
+
+A fork must not share what a process of its own would not. A server that starts a thread, leaves a file or socket open,
+writes a file, fixes or draws random numbers, or takes the time, before it is asked anything, is unfit. Draws of time
+and chance count in the server's own code only: what its libraries draw at import is hardly ever seen by a session.
+"""
+
+# ruff: noqa: PTH100, PTH115, PTH119, PTH123, PTH208
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+
+class Unfit(Exception):
+    """The server cannot be forked at this level; the text says why."""
+
+
+CLOCKS: tuple[Any, ...] = (time.time, time.time_ns, time.localtime, time.gmtime, time.strftime, time.ctime)
+DRAWS: tuple[Any, ...] = (os.urandom, os.getpid)
+WATCHED = {*CLOCKS, *DRAWS}
+NOW = {"now", "utcnow", "today"}
+GENERATOR: Any = random.random.__self__  # type: ignore[attr-defined]
+WRAPPERS = {"uuid.py", "secrets.py", "random.py", "tempfile.py", "_pydatetime.py", "os.py"}
+TOUCHING = {"os.exec", "os.fork", "os.link", "os.mkdir", "os.posix_spawn", "os.remove", "os.rename", "os.symlink",
+            "os.system", "socket.bind", "socket.connect", "subprocess.Popen"}  # fmt: skip
+
+
+class Watch:
+    """Notes what a server does before it is asked anything that forks of it would wrongly share."""
+
+    def __init__(self, home: str):
+        """home: the folder (or file) of the server's own code; only its own draws of time and chance count."""
+        self.home = home
+        self.on = True
+        self.reasons: list[str] = []
+        self.threads = set(threading.enumerate())
+        self.files = open_files()
+        self.clock = (time.time, datetime.datetime, datetime.date)
+        sys.addaudithook(self._audit)  # audit hooks stay for good, hence `on`
+        sys.setprofile(self._profile)
+
+    def _audit(self, event: str, args: tuple[Any, ...]) -> None:
+        if not self.on:
+            return
+        if event in TOUCHING and not any("__pycache__" in str(argument) for argument in args):
+            self.reasons.append(f"it calls {event} before it is asked anything")
+        elif event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            name = os.fsdecode(args[0]) if isinstance(args[0], str | bytes) else ""  # a number: opened already
+            if name and "__pycache__" not in name and name != os.devnull:
+                self.reasons.append(f"it writes {name} before it is asked anything")
+
+    def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
+        if event != "c_call":
+            return
+        owner = getattr(arg, "__self__", None)
+        if owner is GENERATOR:
+            if arg.__name__ in ("seed", "setstate"):
+                self.reasons.append("it fixes the state of `random`")
+                return
+        elif not (arg.__name__ in NOW and isinstance(owner, type) and issubclass(owner, datetime.date)):
+            try:
+                if arg not in WATCHED:
+                    return
+            except TypeError:
+                return
+        caller: FrameType | None = frame
+        while caller is not None and os.path.basename(caller.f_code.co_filename) in WRAPPERS:
+            caller = caller.f_back
+        if caller is not None and self._own(caller.f_code.co_filename):
+            place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+            self.reasons.append(f"{place} takes {getattr(arg, '__qualname__', arg)}, which all sessions would share")
+
+    def _own(self, path: str) -> bool:
+        path = os.path.abspath(path)
+        return path.startswith(self.home) and "site-packages" not in path[len(self.home) :]
+
+    def _own_sources(self) -> Iterator[bytes]:
+        for module in list(sys.modules.values()):
+            path = getattr(module, "__file__", None)
+            if path and path.endswith(".py") and self._own(path):
+                with open(path, "rb") as file:
+                    yield file.read()
+
+    def stop(self, own_files: set[int]) -> None:
+        """Raise Unfit with all that was seen. own_files: those that this script opened meanwhile."""
+        sys.setprofile(None)
+        self.on = False
+        reasons = list(dict.fromkeys(self.reasons))
+        threads = [thread.name for thread in threading.enumerate() if thread not in self.threads]
+        if threads:
+            reasons.append(f"it starts threads: {', '.join(threads)}")
+        mine = self.files.keys() | own_files
+        files = [f"{fd} ({target})" for fd, target in open_files().items() if fd not in mine]
+        if files:
+            reasons.append(f"it holds open files or sockets: {', '.join(files)}")
+        if "numpy.random" in sys.modules and any(b"random.seed(" in text for text in self._own_sources()):
+            reasons.append("it may fix the state of numpy's random numbers")
+        if (time.time, datetime.datetime, datetime.date) != self.clock:
+            reasons.append("it replaces the clock")
+        if reasons:
+            raise Unfit("; ".join(reasons[:5]))
+
+
+def open_files() -> dict[int, str]:
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+    return {fd: target for fd, target in found.items() if "/proc/" not in target}

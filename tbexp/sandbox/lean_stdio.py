@@ -1,0 +1,218 @@
+"""The mcp SDK's stdio transport without threads, and two of its habits that cost much: standalone, loaded by path.
+
+It works on whatever version of the SDK the server has; only what a server can't tell apart is replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import importlib.abc
+import importlib.util
+import json
+import logging
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+STDIO = "mcp.server.stdio"
+
+
+class Writer:
+    """Stands for the SDK's stream of outgoing messages: one line, one write."""
+
+    def __init__(self, put: Callable[[bytes], None]):
+        self.put = put
+
+    async def send(self, message: Any) -> None:
+        self.put(message.message.model_dump_json(by_alias=True, exclude_none=True).encode() + b"\n")
+
+    def clone(self) -> Writer:
+        return self
+
+    def close(self) -> None:
+        pass
+
+    async def aclose(self) -> None:
+        pass
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    async def __aenter__(self) -> Writer:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        pass
+
+
+def write_all(line: bytes) -> None:
+    view = memoryview(line)
+    while view:
+        view = view[os.write(1, view) :]
+
+
+class Lines:
+    """Reads requests from standard input without a thread and hands them to the SDK."""
+
+    def __init__(self, send: Any, parse: Callable[[bytes], Any]):
+        self.send = send
+        self.parse = parse
+        self.rest = bytearray()
+        self.loop = asyncio.get_running_loop()
+
+    def listen(self) -> None:
+        self.loop.add_reader(0, self._readable)
+
+    def _readable(self) -> None:
+        data = os.read(0, 1 << 18)
+        if not data:
+            self.loop.remove_reader(0)
+            self.send.close()
+            return
+        self.rest += data
+        if b"\n" in data:
+            *lines, rest = self.rest.split(b"\n")
+            self.rest = rest
+            for line in lines:
+                self.feed(bytes(line))
+
+    def feed(self, line: bytes) -> None:
+        if line.strip():
+            try:
+                self.send.send_nowait(self.parse(line))
+            except Exception as error:
+                self.send.send_nowait(error)
+
+
+HANDSHAKE = (
+    {"jsonrpc": "2.0", "id": "handshake", "method": "initialize",
+     "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "tbexp", "version": "1"}}},
+    {"jsonrpc": "2.0", "method": "notifications/initialized"},
+    {"jsonrpc": "2.0", "id": "tools", "method": "tools/list", "params": {}},
+)  # fmt: skip
+
+
+def lean_stdio(original: Any, fork_here: Callable[[list[dict[str, Any]]], None] | None) -> Any:
+    """A stand-in for `mcp.server.stdio.stdio_server`, which hops to a thread for each line.
+
+    fork_here: called once with the listed tools, after the handshake was answered, when nothing is left to do; None: no
+    handshake is made here.
+    """
+    anyio: Any = importlib.import_module("anyio")  # the server's, whatever its version
+    types: Any = importlib.import_module("mcp.types")
+    message_type: Any = importlib.import_module("mcp.shared.message").SessionMessage
+
+    def parse(line: bytes) -> Any:
+        return message_type(types.JSONRPCMessage.model_validate_json(line))
+
+    @contextlib.asynccontextmanager
+    async def stdio_server(stdin: Any = None, stdout: Any = None) -> AsyncIterator[Any]:
+        if stdin is not None or stdout is not None:
+            async with original(stdin, stdout) as streams:
+                yield streams
+            return
+        send, receive = anyio.create_memory_object_stream(float("inf"))
+        lines = Lines(send, parse)
+        if fork_here is None:
+            lines.listen()
+            yield receive, Writer(write_all)
+            return
+        waiting = [json.dumps(message).encode() for message in HANDSHAKE]
+        writer = Writer(write_all)
+
+        def answered(line: bytes) -> None:
+            answer = json.loads(line)
+            if "error" in answer:
+                raise RuntimeError(f"it answered the handshake with {line.decode()}")
+            if answer.get("id") == "handshake":
+                lines.feed(waiting[1])
+                lines.feed(waiting[2])
+            elif answer.get("id") == "tools":
+                # Twice round: the tasks of the answered requests end first.
+                lines.loop.call_later(0.02, settled, answer["result"]["tools"])
+
+        def settled(tools: list[dict[str, Any]]) -> None:
+            writer.put = write_all
+            fork_here(tools)
+            lines.listen()
+
+        writer.put = answered
+        lines.feed(waiting[0])
+        yield receive, writer
+
+    return stdio_server
+
+
+def replace_everywhere(original: Any, replacement: Any) -> None:
+    """Modules that imported a function by name hold it themselves."""
+    for module in list(sys.modules.values()):
+        for name, value in list(getattr(module, "__dict__", {}).items()):
+            if value is original:
+                setattr(module, name, replacement)
+
+
+def remember_checked_schemas(schemas: list[dict[str, Any]]) -> None:
+    """`jsonschema.validate` checks the schema on every call, 1 ms of each tool call of an SDK server: do it once."""
+    jsonschema = sys.modules.get("jsonschema")
+    if jsonschema is None:
+        return
+    validator_for = importlib.import_module("jsonschema.validators").validator_for
+    original = jsonschema.validate
+    known: dict[str, Any] = {}
+
+    def validate(instance: Any, schema: Any, cls: Any = None, *args: Any, **kwargs: Any) -> None:
+        if cls is not None or args or kwargs or not isinstance(schema, dict):
+            return original(instance, schema, cls, *args, **kwargs)  # type: ignore[no-any-return]
+        text = repr(schema)
+        validator = known.get(text)
+        if validator is None:
+            kind = validator_for(schema)
+            kind.check_schema(schema)
+            validator = known[text] = kind(schema)
+        error = next(iter(validator.iter_errors(instance)), None)
+        if error is not None:
+            return original(instance, schema)  # type: ignore[no-any-return]
+        return None
+
+    for schema in schemas:
+        with contextlib.suppress(Exception):
+            validate({}, schema)
+    replace_everywhere(original, validate)
+
+
+def quiet_request_log() -> None:
+    """The SDK logs each request through rich: 0.8 ms a call for a line nobody reads."""
+
+    for name in ("mcp", "fastmcp", "FastMCP"):
+        if logging.getLogger(name).level in (logging.NOTSET, logging.INFO, logging.DEBUG):
+            logging.getLogger(name).setLevel(logging.WARNING)
+
+
+class StdioFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Puts `replace(stdio_server)` in the place of the SDK's as it is imported, before any name is bound to it."""
+
+    def __init__(self, replace: Callable[[Any], Any]):
+        self.replace = replace
+        self.loader: Any = None
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name != STDIO:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None:
+            self.loader, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec: Any) -> Any:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        self.loader.exec_module(module)
+        module.stdio_server = self.replace(module.stdio_server)
