@@ -136,7 +136,7 @@ class Dataset:
             if path is None:
                 continue
             file = self.file(path)
-            if test not in file.names:
+            if test not in file.names and not file.broken:
                 self._unknown(file, test, where)
             for case in file.cases([test]):
                 cases.append((file, case))

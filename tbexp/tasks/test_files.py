@@ -72,20 +72,24 @@ class TestFile:
     def __init__(self, path: Path, problems: list[Problem]):
         self.path = path
         self._problems = problems
+        before = len(problems)
         self._module = Block(path, 1)
         self._functions: dict[str, _Function] = {}
         self._cases: dict[str, Case] = {}
         self._lines: list[str] = []
         self._blank: list[str] = []  # the same with every test blanked
+        self.broken: bool  # nothing of it could be read, which was noted
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as problem:
             problems.append(Problem(f"cannot be read: {problem}", str(path)))
+            self.broken = True
             return
         if path.suffix == ".py":
             self._parse_python(text)
         else:
             self._parse_yaml(text)
+        self.broken = not self.names and len(problems) > before
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 
 from tbexp.interpret import TABLE, Reading, ToolCall, ToolSpec, read, read_chat_message, render_call, table_markdown
 from tbexp.interpret.typing_rules import UNDECLARED, Unreadable, admitted, take, write
+
+FUZZ = int(os.environ.get("TBEXP_FUZZ", "1"))  # how many times more examples than by default
 
 
 def tool(properties: dict[str, Any], **more: Any) -> ToolSpec:
@@ -228,7 +231,7 @@ def typed_argument(draw: st.DrawFn) -> tuple[dict[str, Any], Any]:
     return schemas[shape], value if shape != "ref" else draw(BY_TYPE["integer"])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400 * FUZZ, deadline=None)
 @given(st.dictionaries(NAME, typed_argument(), max_size=4), NAME)
 def test_a_rendered_xml_call_reads_back_as_the_call(arguments, name):
     schema = {
@@ -242,14 +245,14 @@ def test_a_rendered_xml_call_reads_back_as_the_call(arguments, name):
     assert json.loads(json.dumps(back.arguments)) == call.arguments
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200 * FUZZ, deadline=None)
 @given(st.dictionaries(st.text(max_size=6), VALUES, max_size=4), st.text(min_size=1))
 def test_a_rendered_hermes_call_reads_back_as_the_call(arguments, name):
     call = ToolCall(name, arguments, "call_0")
     assert one(render_call(call, format="hermes"), format="hermes") == call
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300 * FUZZ, deadline=None)
 @given(
     st.sampled_from(sorted(BY_TYPE)).flatmap(BY_TYPE.__getitem__), st.sets(st.sampled_from(sorted(BY_TYPE)), min_size=1)
 )
@@ -270,7 +273,7 @@ PIECES = st.sampled_from(
 SPEC = tool({"x": {"type": "integer"}, "y": {"anyOf": [{"type": "string"}, {"type": "array"}]}})
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=800 * FUZZ, deadline=None)
 @given(
     st.lists(PIECES | st.text(max_size=5), max_size=30).map("".join),
     st.sampled_from(["qwen3_xml", "hermes"]),
@@ -381,7 +384,7 @@ def test_calls_left_in_the_content_by_a_server_without_a_tool_parser_are_read():
     assert reading.calls == (ToolCall("rent", {"x": "7"}, "call_0"),)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100 * FUZZ, deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(["content", "tool_calls", "reasoning", "refusal"]), VALUES | st.just(chat_call("{}"))

@@ -433,3 +433,12 @@ def test_unlimited_turns_are_the_default(root):
     write(root, {"test_case/plain.py": 'def test_p(x, judge):\n    """! {query: q, scenario: shop}"""\n'})
     assert load_tasks(root, "helper", ["plain.py:test_p"])[0].max_agent_sim_turns == sys.maxsize
     assert Task.__dataclass_fields__["max_user_sim_turns"].default == 10
+
+
+def test_a_file_that_cannot_be_parsed_is_told_once_and_not_for_each_of_its_tests(root):
+    write(root, {"test_case/four.py": "def test_(:\n"})
+    (root / "dataset/test_case/five.py").write_bytes(b"\xff\xfe")
+    first, second = problems(root, "four.py:a", "four.py:b", "five.py:a")
+    assert first.startswith("test_case/four.py:1: not valid Python") and second.startswith(
+        "test_case/five.py: cannot be read"
+    )
