@@ -5,6 +5,7 @@ Left to others: where counts come from (attempts), which uids are benchmark task
 both are given by the caller), and what is done with the pool.
 """
 
+from tbexp.selection.adaptive import StoppingRule, compare_with_full, decided
 from tbexp.selection.forecast import Forecast, forecast, mixed_probability
 from tbexp.selection.posterior import BANDS, Posterior, edges_of, posterior, probability_above
 from tbexp.selection.select import Selection, TaskRow, read_exclusions, select
@@ -16,7 +17,10 @@ __all__ = [
     "Forecast",
     "Posterior",
     "Selection",
+    "StoppingRule",
     "TaskRow",
+    "compare_with_full",
+    "decided",
     "edges_of",
     "forecast",
     "mixed_probability",
