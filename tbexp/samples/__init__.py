@@ -7,13 +7,16 @@ dataset, which the rest of tbexp reads like any other. Importing this package ne
 
 from __future__ import annotations
 
+import json
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from tbexp.interpret.messages import Reading
 from tbexp.samples.demonstrations import Demonstration, demonstrations, readings
-from tbexp.samples.shipped import held_out, shipped
+from tbexp.samples.situation import Call, Say
 
-__all__ = ["Demonstration", "data_root", "demonstrations", "held_out", "shipped", "solution"]
+__all__ = ["Demonstration", "data_root", "demonstrations", "solution"]
 
 
 def data_root() -> Path:
@@ -23,4 +26,11 @@ def data_root() -> Path:
 
 def solution(uid: str) -> list[Reading]:
     """The recorded solution of a shipped task, one reading for each output of the policy. Raises KeyError."""
-    return readings(shipped()[uid].right)
+    steps = _solutions()[uid]
+    return readings(tuple(Say(s["say"]) if "say" in s else Call(s["tool"], s["arguments"]) for s in steps))
+
+
+@cache
+def _solutions() -> dict[str, list[dict[str, Any]]]:
+    recorded: dict[str, list[dict[str, Any]]] = json.loads((data_root() / "solutions.json").read_text(encoding="utf-8"))
+    return recorded
