@@ -350,7 +350,7 @@ def _as_row(uid: str, attempt: int, plain: Mapping[str, Any], outcome: int) -> A
         system_error=None if passed is not None else _foreign_error(metadata, result),
         finish_reason=str(plain.get("finish_reason") or ""),
         turns=sum(m.get("role") == "assistant" for m in messages),
-        tool_calls=sum(m.get("T") == "ToolCall" for m in messages),
+        tool_calls=sum(len(m.get("tool_calls") or []) for m in messages),
         prompt_tokens=sum(_number(u, "input_tokens") for u in usage),
         completion_tokens=sum(_number(u, "output_tokens") for u in usage),
         cached_tokens=sum(_number(u, "input_tokens_details", "cached_tokens") for u in usage),

@@ -8,27 +8,31 @@ from typing import Any
 from tbexp.attempts.row import AttemptRow
 
 
+_GRADING = ("grader", "judge", "no_judge", "test_code", "fixture")  # kinds of system errors that begin so
+
+
 def to_tb_infer_row(row: AttemptRow, trajectory: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The attempt as `tb infer` writes it (thinkingbox format, section 8).
 
-    Of the trajectory, `messages`, `test_result`, `test_context`, `tools`, `usage`, `tags` and `metadata` are taken
-    where they are there. A system error of grading stands in `test_result`, any other in the row, as in `tb infer`.
+    Of the trajectory, `messages`, `verdict` and `metadata` are taken where they are there. A system error of grading
+    stands in `test_result`, any other in the row, as in `tb infer`; token counts are one sum over the attempt's
+    completions.
     """
     seen: Mapping[str, Any] = trajectory or {}
-    graded = row.system_error is not None and row.system_error["kind"].startswith(("grade", "grading", "judge"))
+    verdict: Mapping[str, Any] = seen.get("verdict") or {}
+    graded = row.system_error is not None and row.system_error["kind"].startswith(_GRADING)
     result: dict[str, Any] | None = None
     if row.clean or graded:
-        known = seen.get("test_result")
+        line = verdict.get("line")
         result = {
             "result": bool(row.passed),
             "reward": row.reward,
             "is_system_error": graded,
-            "tb": "" if row.system_error is None else row.system_error["message"],
-            "prints": "",
-            "lineno": -1,
-            "line_content": "",
-            "metadata": {"judge_motivation": None},
-            **({k: v for k, v in known.items() if k not in ("result", "reward")} if isinstance(known, Mapping) else {}),
+            "tb": verdict.get("message", "") if row.system_error is None else row.system_error["message"],
+            "prints": verdict.get("prints", ""),
+            "lineno": -1 if line is None else line,
+            "line_content": verdict.get("line_content") or "",
+            "metadata": {"judge_motivation": None, **(verdict.get("metadata") or {})},
         }
     metadata = {
         "scenario": row.domain,
@@ -42,12 +46,12 @@ def to_tb_infer_row(row: AttemptRow, trajectory: Mapping[str, Any] | None = None
         "uid": row.uid,
         "messages": list(seen.get("messages", [])),
         "test_result": result,
-        "test_context": seen.get("test_context"),
-        "test_tags": seen.get("tags"),
-        "tools": seen.get("tools"),
+        "test_context": None,
+        "test_tags": None,
+        "tools": None,
         "raw_messages": None,
         "user_llm_history": None,
-        "usage": seen.get("usage") or [_usage(row)],
+        "usage": [_usage(row)],
         "metadata": metadata,
         "is_system_error": row.system_error is not None and not graded,
         "finish_reason": row.finish_reason,

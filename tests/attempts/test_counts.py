@@ -202,6 +202,20 @@ def test_a_row_written_for_tb_infer_reads_back_as_the_same_attempt(tmp_path: Pat
     assert [to_tb_infer_row(row)["is_system_error"] for row in attempts] == [False, False, True, False]
 
 
+def test_the_messages_and_verdict_of_a_trajectory_stand_in_the_row_for_tb_infer(tmp_path: Path) -> None:
+    call = {"T": "ToolCall", "name": "find", "arguments": {}, "id": "c", "metadata": {}}
+    messages = [
+        {"T": "Text", "role": "assistant", "content": "hi", "metadata": {"tag": "text"}},
+        {"T": "ParallelToolCall", "tool_calls": [call, call], "metadata": {}},
+    ]
+    verdict = {"passed": False, "line": 7, "line_content": "assert x", "message": "no", "prints": "p", "metadata": {}}
+    row = to_tb_infer_row(AttemptRow("a:1", 0, False, 0.0), {"messages": messages, "verdict": verdict})
+    assert row["messages"] == messages
+    assert [row["test_result"][key] for key in ("lineno", "line_content", "tb", "prints")] == [7, "assert x", "no", "p"]
+    (found,) = read_rows([lines(tmp_path, row)])
+    assert (found.turns, found.tool_calls) == (1, 2)
+
+
 def test_counts_can_be_extended_and_restricted_and_their_digest_ignores_the_order_of_rows(tmp_path: Path) -> None:
     rows = [infer("a", True), infer("b", False), infer("a", False)]
     counts = read_counts([lines(tmp_path, *rows)])
