@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tbexp.interpret.messages import Reading
-from tbexp.samples.demonstrations import Demonstration, demonstrations, readings
+from tbexp.samples.conversations import Demonstration, demonstrations, readings
 from tbexp.samples.situation import Call, Say
 
 __all__ = ["Demonstration", "data_root", "demonstrations", "solution"]

@@ -15,6 +15,8 @@ SIZES = ("small", "medium", "large")
 TOPICS = ("billing", "delivery", "damage", "safety")
 ITEMS = ("helmet", "ramp", "lamp", "trailer", "breaker")
 
+LARGEST = 10**9  # of a number, so that sums stay within SQLite's integers
+
 _TEXT: dict[str, Any] = {"type": "string"}
 _INTEGER: dict[str, Any] = {"type": "integer"}
 _NUMBER: dict[str, Any] = {"type": "number"}
@@ -95,7 +97,7 @@ def _misfit(value: Any, schema: Mapping[str, Any]) -> str:
         if not isinstance(value, list) or len(value) < schema.get("minItems", 0):
             return "a list"
         return next((f"a list, each {wrong}" for each in value if (wrong := _misfit(each, schema["items"]))), "")
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LARGEST
     fits = {
         "string": isinstance(value, str),
         "integer": number and float(value).is_integer(),
