@@ -1,7 +1,8 @@
 """One attempt at a task: the loop of agent, tools and simulated user, its limits, and who is at fault when it fails.
 
-Decided here: the order of turns, what counts as an action, when an attempt ends, and that only the world's failures are system
-errors. Left to others: producing the agent's tokens (policy), tools (sandbox), the verdict (grading), storing (attempts).
+Decided here: the order of turns, what counts as an action, when an attempt ends, and that only the world's failures
+are system errors. Left to others: producing the agent's tokens (policy), tools (sandbox), the verdict (grading),
+storing (attempts).
 """
 
 from __future__ import annotations

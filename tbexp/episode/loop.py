@@ -1,12 +1,12 @@
 """The loop itself, as thinkingbox-format.md section 6 has it.
 
-Two kinds of limit. The task's own (`max_agent_sim_turns`, `max_user_sim_turns`) end the conversation, and the state is graded as
-it stands. Ours (`policy.limits`) stop an agent that would go on for ever: the attempt has failed whatever the state is, since a
-task that is right when nothing changes would otherwise reward endless talk.
+Two kinds of limit. The task's own (`max_agent_sim_turns`, `max_user_sim_turns`) end the conversation, and the state
+is graded as it stands. Ours (`policy.limits`) stop an agent that would go on for ever: the attempt has failed
+whatever the state is, since a task that is right when nothing changes would otherwise reward endless talk.
 
-Where the reference loop is known to be defective this one differs: every direct answer of a batch is forwarded, every executed
-call is recorded when the limit falls inside a batch, arguments that are no object are told to the agent, and a completion
-without text and calls is the agent's failure (`policy.limits.empty_completion`).
+Where the reference loop is known to be defective this one differs: every direct answer of a batch is forwarded, every
+executed call is recorded when the limit falls inside a batch, arguments that are no object are told to the agent, and
+a completion without text and calls is the agent's failure (`policy.limits.empty_completion`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tbexp.grading import Grader, Judge, TestContext, Verdict
 from tbexp.interpret.messages import Message, ToolCall, ToolSpec
 from tbexp.policy import Completion, OutOfContext, Policy, PolicySession, Usage
 from tbexp.sandbox import Sandbox, Session
-from tbexp.tasks import Task
+from tbexp.tasks import Task, ToolDef, ToolOverride
 
 DONE = "<DONE>"
 OWN_LIMITS = frozenset({"action_limit", "token_limit", "time_limit", "agent_error"})  # failures, not graded
@@ -47,8 +47,9 @@ class World:
 class Attempt:
     """One finished attempt.
 
-    passed is None exactly if `system_error` is set. seconds: by part (start, agent, user, tools, grading), and `total`.
-    trajectory: what happened, as JSON: messages in the shapes of thinkingbox-format.md 6.1, effects, verdict.
+    passed is None exactly if `system_error` is set. seconds: by part (start, agent, user, tools, grading), and
+    `total`. trajectory: what happened, as JSON: messages in the shapes of thinkingbox-format.md 6.1, effects,
+    verdict.
     """
 
     uid: str
@@ -83,7 +84,9 @@ class Clock:
 async def run_attempt(
     task: Task, *, attempt: int, seed: int, policy: Policy, world: World, limits: Limits, grade: bool = True
 ) -> Attempt:
-    """One attempt with a fresh backend. Raises UserError (the user can fix it) and nothing for what agent or world do."""
+    """One attempt with a fresh backend. Raises UserError (the user can fix it) and nothing for what agent or world
+    do.
+    """
     run = _Run(task, seed, policy, world, limits)
     start = time.perf_counter()
     verdict: Verdict | None = None
@@ -153,6 +156,8 @@ class _Run:
             return await self._turns(session)
         except OutOfContext:
             return "token_limit"
+        except _OutOfTime:
+            return "time_limit"
         finally:
             if self.agent is not None:
                 await self.agent.close()
@@ -285,11 +290,13 @@ class _Run:
         return (*builtin, *session.tools.values())
 
     def _ends_turn(self, name: str) -> bool:
-        return any(t.name == name and t.is_end_turn for t in (*self.task.agent.builtin_tools, *self.task.scenario.tools))
+        return any(t.name == name and t.is_end_turn for t in self._declared())
 
     def _direct(self, name: str) -> str | None:
-        tools = (*self.task.agent.builtin_tools, *self.task.scenario.tools)
-        return next((t.direct_response for t in tools if t.name == name and t.direct_response), None)
+        return next((t.direct_response for t in self._declared() if t.name == name and t.direct_response), None)
+
+    def _declared(self) -> tuple[ToolDef | ToolOverride, ...]:
+        return (*self.task.agent.builtin_tools, *self.task.scenario.tools)
 
     def _numbered(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
         """Calls with ids that are unique in the conversation."""
@@ -299,7 +306,7 @@ class _Run:
         return named
 
 
-class _OutOfTime(OutOfContext):
+class _OutOfTime(Exception):
     """The policy's own generation took longer than it may."""
 
 

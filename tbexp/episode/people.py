@@ -1,7 +1,7 @@
 """The people an attempt meets besides the agent: the simulated user, and the judge that a test may ask.
 
-Decided here: what the user is told, and how its answer is cleaned. What a scripted user says stands in `scripted_user.py`; how
-an endpoint is called in `policy`; what a judge's answer means in `grading`.
+Decided here: what the user is told, and how its answer is cleaned. What a scripted user says stands in
+`scripted_user.py`; how an endpoint is called in `policy`; what a judge's answer means in `grading`.
 """
 
 from __future__ import annotations

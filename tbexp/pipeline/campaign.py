@@ -1,7 +1,8 @@
 """Many attempts at many tasks into one store: the engine of probe and evaluate.
 
-Decided here: what is run next, how a system error is tried again, and when the world is too broken to go on. An attempt that the
-store holds is never run again; the seed of an attempt depends on nothing but the run's seed, its task and its number.
+Decided here: what is run next, how a system error is tried again, and when the world is too broken to go on. An
+attempt that the store holds is never run again; the seed of an attempt depends on nothing but the run's seed, its
+task and its number.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The key of a stage: a hash of what decides its result, and of nothing else.
 
-What is left out is left out on purpose: how many attempts or steps (more continue fewer), where and how fast it runs, what is
-tracked. So a sweep over `buckets` finds one probe, and a longer training goes on from a shorter one.
+What is left out is left out on purpose: how many attempts or steps (more continue fewer), where and how fast it runs,
+what is tracked. So a sweep over `buckets` finds one probe, and a longer training goes on from a shorter one.
 """
 
 from __future__ import annotations

@@ -45,15 +45,19 @@ def run(config: Config, *, run_dir: Path, overrides: Sequence[str]) -> None:
     prepare(config, run_dir, overrides)
     default_uri = f"sqlite:///{Path(config.store).resolve().parent / 'mlflow.db'}"
     try:
-        with FileLock(run_dir / ".lock", timeout=0), Progress() as progress, open_run(
-            config.tracking,
-            default_uri=default_uri,
-            experiment=config.tracking.experiment or config.name,
-            run_name=run_dir.name,
-            run_key=f"{config.name}/{run_dir.name}",
-            folder=run_dir / "tracking",
-            params=config.model_dump(mode="json", exclude={"stages", "force", "dry_run"}),
-        ) as tracker:
+        with (
+            FileLock(run_dir / ".lock", timeout=0),
+            Progress() as progress,
+            open_run(
+                config.tracking,
+                default_uri=default_uri,
+                experiment=config.tracking.experiment or config.name,
+                run_name=run_dir.name,
+                run_key=f"{config.name}/{run_dir.name}",
+                folder=run_dir / "tracking",
+                params=config.model_dump(mode="json", exclude={"stages", "force", "dry_run"}),
+            ) as tracker,
+        ):
             context = Context(config=config, run_dir=run_dir, progress=progress, tracker=tracker)
             run_stages(context)
             summary(context)
@@ -103,7 +107,9 @@ def prepare(config: Config, run_dir: Path, overrides: Sequence[str]) -> None:
         write_whole(run_dir / "overrides.txt", "".join(f"{line}\n" for line in overrides))
     except OSError as error:
         raise UserError(
-            Problem(f"cannot be written: {error.strerror}", str(error.filename or run_dir), "set hydra.run.dir and store")
+            Problem(
+                f"cannot be written: {error.strerror}", str(error.filename or run_dir), "set hydra.run.dir and store"
+            )
         ) from None
 
 
@@ -153,7 +159,9 @@ def commit() -> str | None:
         return None
 
     def git(*words: str) -> str:
-        return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            ["git", "-C", str(root), *words], capture_output=True, text=True, check=True
+        ).stdout.strip()
 
     try:
         return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
@@ -166,9 +174,7 @@ def summary(context: Context) -> None:
     for name, seconds in context.seconds.items():
         if name in context.config.stages:
             context.tracker.metric(f"time/{name}_seconds", seconds)
-    times = ", ".join(
-        f"{name} {clock(s)}" for name, s in context.seconds.items() if name in context.config.stages
-    )
+    times = ", ".join(f"{name} {clock(s)}" for name, s in context.seconds.items() if name in context.config.stages)
     rows: list[tuple[Any, Any]] = [*context.results, ("time", times), ("folder", _short(context.run_dir))]
     if (report := context.run_dir / "report" / "report.html").exists():
         rows.append(("report", _short(report)))

@@ -1,7 +1,7 @@
 """The stages: what each takes from the ones before, where its result stands, and when it has nothing left to do.
 
-A result lives in `store` under its key and is linked into the run's folder, so that runs which agree on what decides it share
-it. Each stage says so when it finds its result finished.
+A result lives in `store` under its key and is linked into the run's folder, so that runs which agree on what decides
+it share it. Each stage says so when it finds its result finished.
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ def probe(run: Context) -> None:
     )
     allowed = run.config.probe.max_system_error_share
     errors = sum(not row.clean for row in rows)
-    run.tracker.metrics(
-        {"probe/pass_rate": rate(rows), "probe/attempts": len(rows), "probe/system_errors": errors}
-    )
+    run.tracker.metrics({"probe/pass_rate": rate(rows), "probe/attempts": len(rows), "probe/system_errors": errors})
     run.results.append(("probe", f"{len(tasks)} tasks x {run.config.probe.attempts}: pass rate {rate(rows):.1%}"))
     if errors > allowed * len(rows):
         raise WorldFailure(
@@ -95,7 +93,9 @@ def select(run: Context) -> None:
 
     config = run.config
     counts, source = probe_counts(run)
-    reference = read_counts(config.selection.reference.rows, config.probe.fields) if config.selection.reference.rows else None
+    reference = (
+        read_counts(config.selection.reference.rows, config.probe.fields) if config.selection.reference.rows else None
+    )
     hashes: dict[str, str] = {}
     benchmark = {uid for uid in counts.uids if uid in benchmark_uids()}
     if not config.probe.rows:
@@ -298,7 +298,9 @@ def summarise(run: Context, rows_by_policy: Mapping[str, Sequence[AttemptRow]], 
     run.tracker.artifact(run.run_dir / "evaluate" / "summary.json", "evaluate")
     k = str(config.evaluation.attempts)
     for name, found in summary["policies"].items():
-        run.tracker.metrics(evaluation_metrics(found, k, prefix="eval" if name in ("trained", "rows") else f"eval_{name}"))
+        run.tracker.metrics(
+            evaluation_metrics(found, k, prefix="eval" if name in ("trained", "rows") else f"eval_{name}")
+        )
         run.results.append(
             (
                 f"evaluate {name}",
