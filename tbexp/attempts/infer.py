@@ -7,7 +7,6 @@ from typing import Any
 
 from tbexp.attempts.row import AttemptRow
 
-
 _GRADING = ("grader", "judge", "no_judge", "test_code", "fixture")  # kinds of system errors that begin so
 
 

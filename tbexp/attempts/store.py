@@ -256,7 +256,8 @@ class AttemptStore:
             kept += len(line) + 1
             self._add(row, f"{file.name}:{number}")
         if torn:
-            log.warning("%s: %d bytes of an unfinished append at the end are dropped", file, len(data) - kept)
+            level = logging.WARNING if own else logging.INFO  # another process may be in the middle of an append
+            log.log(level, "%s: %d bytes of an unfinished append at the end are dropped", file, len(data) - kept)
             if own:
                 _truncate(file, kept)
         if own and self._trajectory_file.exists():

@@ -217,7 +217,7 @@ class _Part:
         if len(starts) > 1:
             figures["by_seed"] = [
                 {
-                    "pass_at_1": float(np.nanmean(pass_rate(n[:, s], c[:, s]))),
+                    "pass_at_1": float(pass_rate(n[:, s], c[:, s])[n[:, s] > 0].mean()) if n[:, s].any() else None,
                     "passed_at_least_once": once[s],
                     "passed_every_time": every[s],
                 }

@@ -135,6 +135,17 @@ def test_no_figure_without_coverage_and_the_counts_say_what_is_missing() -> None
     assert figures["observed_all_k"]["value"] == pytest.approx(1 / 3)
 
 
+def test_a_domain_without_a_verdict_has_no_figures_in_a_partial_summary() -> None:
+    rows = [row for row in attempts_of(BASE) if row.uid.startswith("a")]
+    summary = run(
+        {"base": [rows, rows], "trained": [rows, attempts_of(TRAINED)]}, settings=settings(allow_partial=True)
+    )
+    domain = summary["policies"]["base"]["by_domain"]["b"]
+    assert domain["pass_at_1"]["value"] is None and domain["by_seed"][0]["pass_at_1"] is None
+    assert summary["policies"]["base"]["coverage"]["share"] == 0.5
+    json.dumps(summary, allow_nan=False)
+
+
 def test_a_system_error_that_was_made_good_changes_nothing_but_its_own_count() -> None:
     rows = attempts_of(BASE)
     with_error = [AttemptRow("a:1", 0, None, 0.0, FAULT), *rows]
