@@ -62,6 +62,24 @@ def write(root: Path) -> None:
         (root / path).write_text(text, encoding="utf-8", newline="\n")
 
 
+def topics_table() -> str:
+    """The tasks by topic, as Markdown: how many there are, how many need a question, how many are right when refused."""
+    lines = ["| topic | shapes | candidates | held out | ask first | change nothing |", "|---|---|---|---|---|---|"]
+    tasks = shipped()
+    for topic in [*dict.fromkeys(of.topic for of in tasks.values()), "all"]:
+        of_topic = {uid: of for uid, of in tasks.items() if topic in (of.topic, "all")}
+        held = sum(uid in held_out() for uid in of_topic)
+        counts = (
+            len({of.shape for of in of_topic.values()}),
+            len(of_topic) - held,
+            held,
+            sum(of.asks for of in of_topic.values()),
+            sum(of.refuses for of in of_topic.values()),
+        )
+        lines.append(f"| {topic} | {' | '.join(map(str, counts))} |")
+    return "\n".join(lines)
+
+
 def _agent() -> str:
     return f"system_instructions: {json.dumps(SYSTEM)}\nbuiltin_tools: []\n"
 

@@ -13,9 +13,10 @@ import yaml
 
 from tbexp.samples import data_root, solution
 from tbexp.samples.desk import Desk
-from tbexp.samples.generate import files, write
+from tbexp.samples.generate import files, topics_table, write
 from tbexp.samples.shipped import held_out, shipped
 from tbexp.samples.situation import Call, Situation
+from tbexp.samples.speech import POLICY
 from tbexp.samples.tools import ITEMS, SIZES, TOOLS
 from tbexp.tasks import Task, load_tasks
 
@@ -197,3 +198,10 @@ def test_every_tool_is_used_and_every_argument_type_occurs() -> None:
         for schema in tool.input_schema["properties"].values()
     }
     assert kinds >= {"integer", "boolean", "number", "string", "array", "null"}
+
+
+def test_the_guide_shows_the_generators_counts_policy_and_tools() -> None:
+    guide = (Path(__file__).parents[2] / "docs/sample-domain.md").read_text()
+    assert topics_table() in guide
+    assert POLICY in guide
+    assert all(f"| `{tool.name}` |" in guide for tool in TOOLS)
