@@ -63,7 +63,7 @@ def write(root: Path) -> None:
 
 
 def topics_table() -> str:
-    """The tasks by topic, as Markdown: how many there are, how many need a question, how many are right when refused."""
+    """The tasks by topic, as Markdown: how many there are, need a question, and are right only when refused."""
     lines = ["| topic | shapes | candidates | held out | ask first | change nothing |", "|---|---|---|---|---|---|"]
     tasks = shipped()
     for topic in [*dict.fromkeys(of.topic for of in tasks.values()), "all"]:
