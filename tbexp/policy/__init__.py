@@ -1,13 +1,12 @@
-"""Who produces the agent's tokens: a chat endpoint, weights by token ids, or a script.
+"""Who produces the agent's outputs: local weights by tokens, a chat endpoint, or a script.
 
-Decided here: what a policy is to an episode, and how endpoints are treated. Left to others: what the tokens mean
-(interpret) and what is done with them (episode). The engine, which needs torch, is imported by whoever needs it.
+Decided here: sampling, what is kept between turns, and how endpoints are called. Left to others: what an output means
+(interpret), and what it does (episode). Importing this room imports no torch: that is `tbexp.policy.engine`'s.
 """
 
-from __future__ import annotations
-
-from tbexp.policy.chat import ChatEndpoint, ChatPolicy
-from tbexp.policy.kinds import Completion, OutOfContext, Policy, PolicySession, Usage
+from tbexp.policy.chat import ChatPolicy
+from tbexp.policy.endpoint import ChatEndpoint, cost_usd
+from tbexp.policy.policy import Completion, OutOfContext, Policy, PolicySession, Usage
 from tbexp.policy.scripted import ScriptedPolicy
 from tbexp.policy.tokens import Generated, TokenPolicy, TokenSession
 
@@ -23,4 +22,5 @@ __all__ = [
     "TokenPolicy",
     "TokenSession",
     "Usage",
+    "cost_usd",
 ]

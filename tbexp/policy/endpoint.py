@@ -1,0 +1,251 @@
+"""Calls of an OpenAI-compatible chat endpoint, for the agent, the simulated user and the judge.
+
+Decided here: what is tried again, how long, and whose fault the rest is. A refused key or an unknown model ends the run
+(the user can fix it), a conversation that is too long is the agent's failure, and everything else is the world's. The key
+is read from the environment with each call; it is in no attribute, message or log line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import random
+import re
+import time
+from collections.abc import Mapping, Sequence
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx
+
+from tbexp.config.schema import Endpoint, ModelPrice
+from tbexp.errors import Problem, UserError, WorldError, WorldFailure
+from tbexp.policy.policy import OutOfContext, Usage
+
+log = logging.getLogger(__name__)
+
+_TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
+_TOO_LONG = re.compile(
+    r"context.?(?:length|window|size)|maximum (?:model |input )?length|max_model_len|too many (?:input )?tokens"
+    r"|prompt is too long|(?:longer|larger) than the (?:maximum|model)",
+    re.IGNORECASE,
+)
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
+_EXCERPT = 300  # characters of a server's complaint that are shown
+
+
+class ChatEndpoint:
+    """One endpoint. role: policy, user or judge; it names the config keys and the kind of system error.
+
+    usage: tokens of all answers so far. price: of this model, for `spending_cap_usd`; the cap is checked before each call,
+    so what is under way when it is reached still runs to its end.
+    """
+
+    def __init__(
+        self,
+        config: Endpoint,
+        *,
+        role: str = "policy",
+        spending_cap_usd: float | None = None,
+        price: ModelPrice | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ):
+        key = f"{role}.endpoint"
+        problems = [
+            Problem(f"{field} is not set", f"{key}.{field}", f"{key}.{field}=...")
+            for field, value in (("base_url", config.base_url), ("model", config.model))
+            if not value
+        ]
+        if spending_cap_usd is not None and price is None:
+            problems.append(
+                Problem(
+                    f"a spending cap needs the price of {config.model}",
+                    f"{role}.spending_cap_usd",
+                    "add the model to prices.models, or leave the cap away",
+                )
+            )
+        if problems:
+            raise UserError(problems)
+        self.config, self.role, self.usage = config, role, Usage()
+        self._cap, self._price = spending_cap_usd, price
+        self._url = httpx.URL(str(config.base_url).rstrip("/") + "/chat/completions")
+        self._transport = transport
+        self._client: httpx.AsyncClient | None = None
+        self._gate: asyncio.Semaphore | None = None
+
+    def __repr__(self) -> str:
+        return f"ChatEndpoint({self.config.model} at {self._url.host}, {self.role})"
+
+    @property
+    def spent_usd(self) -> float:
+        """What the answers so far cost; 0.0 without a price."""
+        return 0.0 if self._price is None else cost_usd(self.usage, self._price)
+
+    async def text(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
+        """The visible text of the answer. A context that is too small is the world's fault here, not the agent's."""
+        try:
+            answer = await self.complete({"messages": list(messages), **options})
+        except OutOfContext as problem:
+            raise WorldError(f"{self.role}_endpoint", f"the conversation is too long for it: {problem}") from problem
+        content = answer["choices"][0]["message"].get("content")
+        return content if isinstance(content, str) else ""
+
+    async def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a chat completion, with a message in its first choice; `model` and `extra_body` are added.
+
+        Raises UserError (refused key, unknown model), OutOfContext, WorldFailure (spending cap), and WorldError with
+        kind `<role>_endpoint` after `retries` further tries.
+        """
+        if self._cap is not None and self.spent_usd >= self._cap:
+            raise WorldFailure(
+                f"{self.role}.spending_cap_usd: {self.spent_usd:.2f} of {self._cap:.2f} US dollars are spent"
+            )
+        payload = {"model": self.config.model, **body, **self.config.extra_body}
+        client, gate = self._open()
+        problem = ""
+        for attempt in range(self.config.retries + 1):
+            started = time.monotonic()
+            pause = None
+            try:
+                async with gate, asyncio.timeout(self.config.timeout_s):
+                    response = await client.post(self._url, json=payload, headers=self._headers())
+                if response.status_code < 300:
+                    if (answer := _answer(response)) is not None:
+                        self.usage = self.usage + usage_of(answer)
+                        return answer
+                    problem = "the answer is no chat completion: " + self._excerpt(response.text)
+                else:
+                    problem = self._refusal(response)
+                    pause = _asked_pause(response)
+            except TimeoutError:
+                problem = f"no answer within {self.config.timeout_s:g} s"
+            except httpx.HTTPError as error:
+                problem = f"{type(error).__name__}: {self._excerpt(str(error))}"
+            if attempt < self.config.retries:
+                log.debug("%s: %s, after %.1f s; trying again", self, problem, time.monotonic() - started)
+                await asyncio.sleep(pause_s(attempt, pause))
+        raise WorldError(f"{self.role}_endpoint", f"{self._url.host}: {problem} ({self.config.retries + 1} tries)")
+
+    async def close(self) -> None:
+        if self._client is not None:
+            client, self._client, self._gate = self._client, None, None
+            await client.aclose()
+
+    def _open(self) -> tuple[httpx.AsyncClient, asyncio.Semaphore]:
+        if self._client is None or self._gate is None:
+            limit = self.config.max_concurrency
+            self._client = httpx.AsyncClient(
+                timeout=None, limits=httpx.Limits(max_connections=limit), transport=self._transport, trust_env=True
+            )
+            self._gate = asyncio.Semaphore(limit)
+        return self._client, self._gate
+
+    def _headers(self) -> dict[str, str]:
+        name = self.config.api_key_env
+        if name is None:
+            return {}
+        key = os.environ.get(name)
+        if not key:
+            raise UserError(
+                Problem(
+                    f"the environment variable {name} is not set",
+                    f"{self.role}.endpoint.api_key_env",
+                    f"export {name}=<the key>, or name the variable that holds it",
+                )
+            )
+        return {"Authorization": f"Bearer {key}"}
+
+    def _refusal(self, response: httpx.Response) -> str:
+        """What a refusal that may pass says; raises for the others."""
+        status = response.status_code
+        if status in (401, 403):  # its text may repeat the key
+            name = self.config.api_key_env
+            key = f"the key in {name}" if name else "a call without a key"
+            raise UserError(
+                Problem(
+                    f"{self._url.host} refuses {key} (HTTP {status})",
+                    f"{self.role}.endpoint.api_key_env",
+                    f"put a key that is valid for {self._url.host} into {name}"
+                    if name
+                    else "name the variable with a key",
+                )
+            )
+        said = self._excerpt(response.text)
+        if status in (400, 413, 422) and _TOO_LONG.search(response.text):
+            raise OutOfContext(said)
+        if status == 404:
+            raise UserError(
+                Problem(
+                    f"{self._url.host} knows no {self._url.path} or no model {self.config.model} (HTTP 404): {said}",
+                    f"{self.role}.endpoint",
+                    f"check {self.role}.endpoint.base_url and {self.role}.endpoint.model",
+                )
+            )
+        if status not in _TRANSIENT:
+            raise WorldError(f"{self.role}_endpoint", f"{self._url.host}: HTTP {status}: {said}")
+        return f"HTTP {status}: {said}"
+
+    def _excerpt(self, text: str) -> str:
+        key = os.environ.get(self.config.api_key_env or "")
+        shown = text.replace(key, "***") if key else text
+        shown = " ".join(shown.split())
+        return shown if len(shown) <= _EXCERPT else shown[: _EXCERPT - 3] + "..."
+
+
+def pause_s(attempt: int, asked: float | None) -> float:
+    """Seconds before the next try: what the server asked for, else twice as long each time; jitter keeps callers apart."""
+    if asked is not None:
+        return min(asked, 2 * _LONGEST_PAUSE_S) + random.random() * _FIRST_PAUSE_S
+    return float(min(_FIRST_PAUSE_S * 2.0**attempt, _LONGEST_PAUSE_S) * (0.5 + random.random()))
+
+
+def usage_of(answer: Mapping[str, Any]) -> Usage:
+    """The tokens that an answer says it used."""
+    used = answer.get("usage")
+    used = used if isinstance(used, Mapping) else {}
+
+    def count(*path: str) -> int:
+        value: Any = used
+        for name in path:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return value if isinstance(value, int) else 0
+
+    return Usage(
+        count("prompt_tokens"),
+        count("prompt_tokens_details", "cached_tokens"),
+        count("completion_tokens"),
+        count("completion_tokens_details", "reasoning_tokens"),
+    )
+
+
+def cost_usd(usage: Usage, price: ModelPrice) -> float:
+    """US dollars; cached prompt tokens have their own price."""
+    fresh = usage.prompt_tokens - usage.cached_tokens
+    parts = fresh * price.prompt + usage.cached_tokens * price.cached + usage.completion_tokens * price.completion
+    return parts / 1e6
+
+
+def _answer(response: httpx.Response) -> dict[str, Any] | None:
+    try:
+        answer = response.json()
+        message = answer["choices"][0]["message"]
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, IndexError, TypeError):
+        return None
+    return answer if isinstance(answer, dict) and isinstance(message, Mapping) else None
+
+
+def _asked_pause(response: httpx.Response) -> float | None:
+    """The seconds of a Retry-After header, which is a number or a date."""
+    value = response.headers.get("retry-after")
+    if value is None:
+        return None
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except (TypeError, ValueError):
+        return None

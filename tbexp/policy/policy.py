@@ -1,0 +1,64 @@
+"""What a policy is to the rooms above: something that opens a conversation and acts in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from tbexp.interpret.messages import Message, Reading, ToolSpec
+
+Finish = Literal["stop", "length"]
+
+
+class OutOfContext(Exception):
+    """The conversation no longer fits into the model's context: the agent's failure (finish reason `token_limit`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one or more completions. Cached ones are part of the prompt, reasoning ones of the completion."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One output of a policy: what it says, why it ended, what it cost; `raw` is the text or JSON as it came."""
+
+    reading: Reading
+    finish: Finish
+    usage: Usage
+    raw: str
+    seconds: float
+
+
+class PolicySession(Protocol):
+    """One conversation. After the first `act`, `new` are the tool answers and user messages since the last one."""
+
+    async def act(self, new: Sequence[Message]) -> Completion:
+        """The next completion. Raises OutOfContext, WorldError (an endpoint failed), UserError (it refused the key)."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Policy(Protocol):
+    """name: stands in rows and logs."""
+
+    name: str
+
+    def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec], *, seed: int) -> PolicySession: ...
+
+    async def close(self) -> None: ...
