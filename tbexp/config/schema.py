@@ -1,29 +1,36 @@
 """The schema of every config group: what a key means, its unit, and which values it takes.
 
-YAML in conf/ is composed by Hydra and validated here as a whole. Unknown keys are errors. What needs more than one key to
-decide stands in `checks.py`.
+YAML in conf/ is composed by Hydra and validated here as a whole. Unknown keys are errors. What needs more than one key
+to decide stands in `checks.py`.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 STAGES = ("probe", "select", "train", "evaluate", "report")
 SINGLE_STAGES = ("compare", "parity", "regrade", "serve", "status", "cancel", "doctor")
 BANDS = ("rarely", "hard", "medium", "often", "nearly_always")
 
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
-Positive = Annotated[float, Field(gt=0.0)]
-Count = Annotated[int, Field(ge=0)]
-AtLeastOne = Annotated[int, Field(ge=1)]
+# Strict: neither `true` nor '8' passes for a number.
+Share = Annotated[float, Field(ge=0.0, le=1.0, strict=True)]
+Positive = Annotated[float, Field(gt=0.0, strict=True)]
+NotNegative = Annotated[float, Field(ge=0.0, strict=True)]
+Count = Annotated[int, Field(ge=0, strict=True)]
+AtLeastOne = Annotated[int, Field(ge=1, strict=True)]
+Integer = Annotated[int, Field(strict=True)]
+AbsolutePath = Annotated[str, AfterValidator(lambda path: str(Path(path).expanduser().absolute()))]
 
 
 class Group(BaseModel):
     """A config group: frozen, and no unknown keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False, coerce_numbers_to_str=True
+    )
 
 
 class TinyModel(Group):
@@ -38,7 +45,7 @@ class TinyModel(Group):
     batch: AtLeastOne = 64  # episodes per imitation step
     learning_rate: Positive = 2e-3
     mistakes: Share = 0.5  # share of imitated episodes that carry a seeded mistake
-    seed: int = 0
+    seed: Integer = 0
 
 
 class ModelConfig(Group):
@@ -55,8 +62,16 @@ class TasksConfig(Group):
     root: str | None = None  # folder in ThinkingBox format; null: the sample domain that ships with tbexp
     agent: str = "agent"  # stem of dataset/agent/<agent>.yaml
     candidates: str | list[str] | None = None  # test list file, selectors, or null: every task that is not held out
-    held_out: str | list[str] | None = None  # the tasks of evaluate; never probed, never trained on
+    # The tasks of evaluate, never probed, never trained on; null: none, of the sample domain those that it ships.
+    held_out: str | list[str] | None = None
     server_python: str | None = None  # interpreter of {python} in servers.yaml; null: this one
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_the_sample(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("root") is None and values.get("held_out") is None:
+            return {**values, "held_out": "releases/held_out.yaml"}
+        return values
 
 
 class Band(Group):
@@ -82,14 +97,14 @@ class Buckets(Group):
 
 class GroupConfig(Group):
     name: str
-    size: Annotated[int, Field(ge=2)]  # attempts per task and update
+    size: Annotated[int, Field(ge=2, strict=True)]  # attempts per task and update
     groups_per_update: AtLeastOne  # tasks per update
 
 
 class Optimizer(Group):
     name: str
     lr: Positive
-    weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    weight_decay: NotNegative = 0.0
     betas: tuple[Share, Share] = (0.9, 0.999)
     warmup_steps: Count = 0
     clip_grad: Positive = 1.0
@@ -117,9 +132,9 @@ class Launcher(Group):
 
 
 class Sampling(Group):
-    temperature: Annotated[float, Field(ge=0.0)] = 1.0
-    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    top_k: int = -1  # -1: off
+    temperature: NotNegative = 1.0
+    top_p: Annotated[float, Field(gt=0.0, le=1.0, strict=True)] = 1.0
+    top_k: Annotated[int, Field(ge=-1, strict=True)] = -1  # -1: off
     max_tokens: AtLeastOne = 128  # per completion
 
 
@@ -129,7 +144,9 @@ class Limits(Group):
     actions: AtLeastOne = 24  # tool batches and visible texts
     tokens: AtLeastOne = 1024  # tokens the policy may produce in one attempt
     generation_seconds: Positive = 600.0  # time in the policy's own generation
-    empty_completion: Literal["fail", "ask_user"] = "fail"  # a completion without text and calls; ask_user: as `tb infer`
+    empty_completion: Literal["fail", "ask_user"] = (
+        "fail"  # a completion without text and calls; ask_user: as `tb infer`
+    )
 
 
 class Endpoint(Group):
@@ -157,7 +174,7 @@ class UserConfig(Group):
     name: str
     kind: Literal["scripted", "chat", "none"]
     endpoint: Endpoint = Endpoint()
-    temperature: Annotated[float, Field(ge=0.0)] = 1.0
+    temperature: NotNegative = 1.0
     max_tokens: AtLeastOne = 512
     may_end: bool = False  # may the simulated user end the conversation
     spending_cap_usd: Positive | None = None  # stop (exit 3) when the price table says more was spent
@@ -215,8 +232,8 @@ class SelectionConfig(Group):
     name: str
     min_clean: AtLeastOne = 3
     exclude: str | list[str] = Field(default_factory=list)  # uids, or a YAML/JSON file of them
-    validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
-    seed: int = 42
+    validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0, strict=True)] = 0.2
+    seed: Integer = 42
     reference: Reference = Reference()
 
 
@@ -245,22 +262,22 @@ class Evaluation(Group):
     policies: list[Literal["base", "trained"]] = Field(default_factory=lambda: ["base", "trained"])  # type: ignore[arg-type]
     retries: Count = 3
     bootstrap: AtLeastOne = 2000  # bootstrap samples of the intervals
-    seed: int = 7
+    seed: Integer = 7
 
 
 class ModelPrice(Group):
     """US dollars per million tokens."""
 
-    prompt: Annotated[float, Field(ge=0.0)] = 0.0
-    cached: Annotated[float, Field(ge=0.0)] = 0.0
-    completion: Annotated[float, Field(ge=0.0)] = 0.0
+    prompt: NotNegative = 0.0
+    cached: NotNegative = 0.0
+    completion: NotNegative = 0.0
 
 
 class Prices(Group):
     name: str
     dated: str
     models: dict[str, ModelPrice] = Field(default_factory=dict)
-    gpu_hour_usd: Annotated[float, Field(ge=0.0)] = 0.0
+    gpu_hour_usd: NotNegative = 0.0
 
 
 class Tracking(Group):
@@ -274,11 +291,11 @@ class Config(Group):
     """The whole experiment."""
 
     name: str  # of the experiment: outputs/<name>/<run>, and the MLflow experiment
-    seed: int = 1
+    seed: Integer = 1
     stages: list[Literal[STAGES + SINGLE_STAGES]]  # type: ignore[valid-type]
     force: list[Literal[STAGES]] = Field(default_factory=list)  # type: ignore[valid-type]
     dry_run: bool = False
-    store: str  # folder of the stages' results, shared by runs
+    store: AbsolutePath  # folder of the stages' results, shared by runs
     model: ModelConfig
     tasks: TasksConfig
     buckets: Buckets

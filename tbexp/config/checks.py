@@ -1,0 +1,287 @@
+"""Cross-checks: what takes more than one key, or a look at this machine, to decide.
+
+`check` judges the config alone; `check_here` looks for the files, folders and environment variables that it names, and
+writes nothing. Each problem names the values, why they cannot work, and the key to change.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from tbexp.config.schema import BANDS, STAGES, Config, Endpoint, Topology
+from tbexp.errors import Problem
+
+
+def check(config: Config) -> list[Problem]:
+    """What cannot work on any machine."""
+    return [
+        *stages(config),
+        *band_edges(config),
+        *probe_and_selection(config),
+        *endpoints(config),
+        *model(config),
+        *training(config),
+        *tasks(config),
+    ]
+
+
+def check_here(config: Config, run_dir: Path) -> list[Problem]:
+    """What is missing on this machine."""
+    return [*files(config), *environment(config), *writable(config, run_dir)]
+
+
+def stages(config: Config) -> Iterator[Problem]:
+    if not config.stages:
+        yield Problem("names no stage", "stages", f"stages=[{','.join(STAGES)}]")
+    for stage in dict.fromkeys(stage for stage in config.stages if config.stages.count(stage) > 1):
+        yield Problem(f"{stage} stands there twice", "stages", "name each stage once")
+    alone = [stage for stage in config.stages if stage not in STAGES]
+    if alone and len(config.stages) > 1:
+        yield Problem(f"{alone[0]} runs on its own, not with other stages", "stages", f"stages=[{alone[0]}]")
+    if "train" in config.stages and config.policy.kind != "local":
+        yield Problem(
+            f"train needs a policy whose weights are here, but policy.kind is {config.policy.kind}",
+            "stages",
+            "leave train out (stages=[probe,select,evaluate,report] evaluation.policies=[base]) or use policy=local",
+        )
+    if "evaluate" in config.stages and not config.evaluation.policies and not config.evaluation.rows:
+        yield Problem("names no policy to evaluate", "evaluation.policies", "evaluation.policies=[base,trained]")
+
+
+def band_edges(config: Config) -> Iterator[Problem]:
+    edges = []
+    for name in BANDS[:-1]:
+        upper = getattr(config.buckets.bands, name).upper
+        key = f"buckets.bands.{name}.upper"
+        if upper is None:
+            yield Problem("the band has no upper edge", key, f"set it: {key}=0.5")
+        elif not 0.0 < upper < 1.0:
+            yield Problem(f"{upper} is no edge inside the pass rates, which go from 0 to 1", key, "above 0 and below 1")
+        else:
+            edges.append((key, upper))
+    for (lower_key, lower), (key, upper) in itertools.pairwise(edges):
+        if upper <= lower:
+            yield Problem(
+                f"{upper} is not above {lower_key}, which is {lower}: the bands are out of order",
+                key,
+                f"raise {key} or lower {lower_key}",
+            )
+    if getattr(config.buckets.bands, BANDS[-1]).upper is not None:
+        key = f"buckets.bands.{BANDS[-1]}.upper"
+        yield Problem("the last band has no upper edge", key, f"{key}=null")
+    if not any(getattr(config.buckets.bands, name).keep for name in BANDS):
+        yield Problem("no band is kept, so the pool would be empty", "buckets.bands.<name>.keep", "keep one")
+
+
+def probe_and_selection(config: Config) -> Iterator[Problem]:
+    probed = {"probe", "select"} <= set(config.stages) and not config.probe.rows
+    if probed and config.selection.min_clean > config.probe.attempts:
+        yield Problem(
+            f"{config.selection.min_clean} clean attempts are asked for, but probe.attempts is {config.probe.attempts}",
+            "selection.min_clean",
+            "lower it, or raise probe.attempts",
+        )
+    reference = config.selection.reference
+    if (reference.threshold is None) != (reference.probability is None):
+        given, other = ("threshold", "probability") if reference.probability is None else ("probability", "threshold")
+        yield Problem(
+            f"selection.reference.{given} says nothing without selection.reference.{other}",
+            f"selection.reference.{other}",
+            "set both or neither",
+        )
+
+
+def endpoints(config: Config) -> Iterator[Problem]:
+    for name, endpoint in chat_endpoints(config):
+        key = f"{name}.endpoint"
+        if endpoint.base_url is None:
+            yield Problem(
+                f"{name}.kind is chat, but the endpoint has no address", f"{key}.base_url", "http://HOST:8000/v1"
+            )
+        elif not endpoint.base_url.startswith(("http://", "https://")):
+            yield Problem(
+                f"{endpoint.base_url!r} is no web address", f"{key}.base_url", "begin with http:// or https://"
+            )
+        if endpoint.model is None:
+            yield Problem(
+                f"{name}.kind is chat, but no model is named", f"{key}.model", "the name the endpoint knows it by"
+            )
+    for name, part in (("user", config.user), ("judge", config.judge)):
+        cap = part.spending_cap_usd
+        if cap is not None and part.kind == "chat" and part.endpoint.model not in config.prices.models:
+            yield Problem(
+                f"a cap of {cap} USD cannot be kept: prices.models has no price for {part.endpoint.model!r}",
+                f"{name}.spending_cap_usd",
+                "add the price to a file in conf/prices, or leave the cap out",
+            )
+
+
+def chat_endpoints(config: Config) -> Iterator[tuple[str, Endpoint]]:
+    """The endpoints that this config speaks to, by the name of their group."""
+    for name, part in (("policy", config.policy), ("user", config.user), ("judge", config.judge)):
+        if part.kind == "chat":
+            yield name, part.endpoint
+
+
+def model(config: Config) -> Iterator[Problem]:
+    local = config.policy.kind == "local"
+    if local and config.model.kind == "folder" and config.model.path is None:
+        yield Problem("model.kind is folder, but no folder is named", "model.path", "a Hugging Face folder")
+    if local and config.model.kind == "tiny":
+        tiny = config.model.tiny
+        if tiny.hidden % tiny.heads:
+            yield Problem(
+                f"{tiny.hidden} is not a multiple of the {tiny.heads} heads", "model.tiny.hidden", "change one"
+            )
+        if tiny.heads % tiny.kv_heads:
+            yield Problem(
+                f"{tiny.heads} heads cannot share {tiny.kv_heads} key-value heads evenly",
+                "model.tiny.kv_heads",
+                "a divisor",
+            )
+    if local and config.policy.sampling.max_tokens >= config.model.max_context:
+        yield Problem(
+            f"{config.policy.sampling.max_tokens} tokens per completion leave no room for a prompt: "
+            f"model.max_context is {config.model.max_context}",
+            "policy.sampling.max_tokens",
+            "lower it, or raise model.max_context",
+        )
+    prompt = config.training.max_prompt_tokens
+    if "train" in config.stages and prompt is not None and prompt >= config.model.max_context:
+        yield Problem(
+            f"{prompt} tokens of prompt leave no room for an answer: model.max_context is {config.model.max_context}",
+            "training.max_prompt_tokens",
+            "lower it, or raise model.max_context",
+        )
+
+
+def training(config: Config) -> Iterator[Problem]:
+    if "train" not in config.stages:
+        return
+    topology, group = config.topology, config.group
+    yield from devices(topology)
+    attempts = f"{group.groups_per_update} x {group.size} = {group.groups_per_update * group.size}"
+    ranks = data_parallel(topology)
+    if ranks is not None and group.groups_per_update * group.size % ranks:
+        yield Problem(
+            f"{attempts} attempts per update is not a multiple of {ranks}, the data-parallel ranks "
+            f"({topology.nodes} x {topology.gpus_per_node} devices / {topology.sequence_parallel} sequence parallel)",
+            "group.groups_per_update",
+            f"change it or group.size, so that the product divides by {ranks}",
+        )
+    batches = config.training.mini_batches
+    if group.groups_per_update % batches:
+        yield Problem(
+            f"group.groups_per_update is {group.groups_per_update}, which does not divide into {batches} mini-batches",
+            "training.mini_batches",
+            f"a divisor of {group.groups_per_update}",
+        )
+    elif ranks is not None and batches > 1 and group.groups_per_update // batches * group.size % ranks:
+        yield Problem(
+            f"{group.groups_per_update // batches} x {group.size} attempts per mini-batch is not a multiple of {ranks}",
+            "training.mini_batches",
+            "use fewer mini-batches, or more groups",
+        )
+
+
+def devices(topology: Topology) -> Iterator[Problem]:
+    world = topology.nodes * topology.gpus_per_node
+    if world % topology.sequence_parallel:
+        yield Problem(
+            f"{world} devices ({topology.nodes} nodes x {topology.gpus_per_node}) is not a multiple of "
+            f"{topology.sequence_parallel}",
+            "topology.sequence_parallel",
+            f"a divisor of {world}",
+        )
+    if topology.gpus_per_node % topology.rollout_tensor_parallel:
+        yield Problem(
+            f"topology.gpus_per_node is {topology.gpus_per_node}: {topology.gpus_per_node} is not a multiple of "
+            f"{topology.rollout_tensor_parallel}",
+            "topology.rollout_tensor_parallel",
+            f"a divisor of {topology.gpus_per_node}",
+        )
+    wanted = {"cpu": "transformers", "cuda": "vllm"}[topology.device]
+    if topology.rollout != wanted:
+        yield Problem(
+            f"{topology.rollout} does not generate with topology.device={topology.device}",
+            "topology.rollout",
+            f"topology.rollout={wanted}",
+        )
+
+
+def data_parallel(topology: Topology) -> int | None:
+    """Ranks that each train on a share of the attempts; None if the devices do not divide."""
+    world = topology.nodes * topology.gpus_per_node
+    return None if world % topology.sequence_parallel else world // topology.sequence_parallel
+
+
+def tasks(config: Config) -> Iterator[Problem]:
+    if config.tasks.root == "":
+        yield Problem("names no folder", "tasks.root", "a folder in ThinkingBox format; null: the sample domain")
+    if "evaluate" in config.stages and not config.evaluation.rows and not config.tasks.held_out:
+        yield Problem(
+            "evaluate needs tasks that were held out, but none are named",
+            "tasks.held_out",
+            "a test list, or leave evaluate out of stages",
+        )
+
+
+def files(config: Config) -> Iterator[Problem]:
+    root = config.tasks.root
+    if root and not Path(root).exists():
+        yield Problem(f"there is no folder {root}", "tasks.root", "a folder in ThinkingBox format")
+    elif root:
+        for key in ("candidates", "held_out"):
+            named = getattr(config.tasks, key)
+            if isinstance(named, str) and not any((base / named).exists() for base in (Path(), Path(root))):
+                yield Problem(f"there is no test list {named}, here or in {root}", f"tasks.{key}", "a YAML list")
+    if config.policy.kind == "local" and config.model.kind == "folder" and config.model.path is not None:
+        folder = Path(config.model.path)
+        if not (folder / "config.json").is_file():
+            what = "has no config.json" if folder.is_dir() else "does not exist"
+            yield Problem(f"{folder} {what}", "model.path", "a Hugging Face folder")
+    lists = {
+        "probe.rows": config.probe.rows,
+        "evaluation.rows": config.evaluation.rows,
+        "selection.reference.rows": config.selection.reference.rows,
+    }
+    if isinstance(config.selection.exclude, str):
+        lists["selection.exclude"] = [config.selection.exclude]
+    if config.sandbox.servers is not None:
+        lists["sandbox.servers"] = [config.sandbox.servers]
+    for key, named_files in lists.items():
+        for named in named_files:
+            if not Path(named).is_file():
+                yield Problem(f"there is no file {named}", key, "name a file that exists")
+    secrets = config.launcher.secrets_file
+    if secrets is not None:
+        if not Path(secrets).is_file():
+            yield Problem(f"there is no file {secrets}", "launcher.secrets_file", "NAME=value lines, mode 0600")
+        elif Path(secrets).stat().st_mode & 0o077:
+            yield Problem(f"{secrets} can be read by others", "launcher.secrets_file", f"chmod 600 {secrets}")
+
+
+def environment(config: Config) -> Iterator[Problem]:
+    """Named keys that this process's environment does not have. On a cluster the secrets file may hold them."""
+    if not {"probe", "train", "evaluate", "serve", "regrade"} & set(config.stages) or config.launcher.secrets_file:
+        return
+    for name, endpoint in chat_endpoints(config):
+        if endpoint.api_key_env is not None and not os.environ.get(endpoint.api_key_env):
+            yield Problem(
+                f"the environment has no variable {endpoint.api_key_env}",
+                f"{name}.endpoint.api_key_env",
+                f"export {endpoint.api_key_env}=..., or name another one; null: the endpoint needs no key",
+            )
+
+
+def writable(config: Config, run_dir: Path) -> Iterator[Problem]:
+    for key, folder in (("hydra.run.dir", run_dir), ("store", Path(config.store))):
+        folder = folder.absolute()
+        place = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        if not place.is_dir():
+            yield Problem(f"{folder} cannot be made: {place} is a file", key, "name another folder")
+        elif not os.access(place, os.W_OK | os.X_OK):
+            yield Problem(f"{folder} cannot be written: no right to write in {place}", key, "name another folder")

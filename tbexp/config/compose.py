@@ -1,0 +1,116 @@
+"""From conf/ and a command line to plain values, by Hydra: which keys exist, and what a resolver means.
+
+Every key of the schema stands in the composed config with its default, so that each can be overridden without `+` and
+is shown by `--cfg job`. Whether values make sense is `validate.py`'s and `checks.py`'s.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hydra import initialize_config_dir
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from tbexp.config.folders import sweeps_folder
+from tbexp.config.schema import Config
+
+NOT_IDENTITY = ("stages", "force", "dry_run", "store", "launcher", "tracking")  # what does not decide a run's results
+MISSING = "???"
+
+
+@contextmanager
+def opened(conf: Path) -> Iterator[ConfigLoader]:
+    """Hydra, ready to compose from `conf`; one at a time in a process."""
+    register(conf)
+    with initialize_config_dir(str(conf), job_name="tbexp", version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        yield loader
+
+
+def register(conf: Path) -> None:
+    """The schema's defaults as the config `schema`, a checkout's sweeps as the group `sweep`, and our resolvers."""
+    store = ConfigStore.instance()
+    store.store(name="schema", node=schema_defaults(), provider="tbexp")
+    sweeps = sweeps_folder(conf)
+    for file in sorted(sweeps.glob("*.yaml")) if sweeps else ():
+        store.store(group="sweep", name=file.stem, node=OmegaConf.load(file), package="_global_", provider="tbexp")
+    OmegaConf.register_new_resolver("run_id", run_id, replace=True)
+
+
+def compose(loader: ConfigLoader, overrides: Sequence[str], *, multirun: bool = False) -> DictConfig:
+    """The composed config with its `hydra` part. In a multirun, values that are swept over are left out of account."""
+    return loader.load_configuration(
+        "config",
+        overrides=list(overrides),
+        run_mode=RunMode.MULTIRUN if multirun else RunMode.RUN,
+        validate_sweep_overrides=not multirun,
+    )
+
+
+def plain(composed: DictConfig) -> dict[str, Any]:
+    """The job's part as plain values, resolved. A key without a value keeps `???`."""
+    job = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    found = OmegaConf.to_container(job, resolve=True)
+    assert isinstance(found, dict)
+    return {str(key): value for key, value in found.items()}
+
+
+def run_id(*, _root_: DictConfig) -> str:
+    """Name of a run's folder, such as `seed1-3fa9c1d2`: the same for every command that asks for the same results."""
+    config = Config.model_validate(plain(_root_))
+    deciding = config.model_dump(mode="json", exclude=set(NOT_IDENTITY))
+    text = json.dumps(deciding, sort_keys=True)
+    return f"seed{config.seed}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def schema_defaults() -> DictConfig:
+    """The schema's defaults; a mapping whose keys the schema leaves open takes any key without `+`."""
+    node = OmegaConf.create(defaults_of(Config))
+    for path in open_mappings(Config):
+        OmegaConf.set_struct(OmegaConf.select(node, path), False)
+    return node
+
+
+def defaults_of(model: type[BaseModel]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, field in model.model_fields.items():
+        part = submodel(field.annotation)
+        default = field.get_default(call_default_factory=True)
+        if part is not None:
+            values[name] = defaults_of(part) if default is PydanticUndefined else default.model_dump(mode="json")
+        else:
+            values[name] = MISSING if default is PydanticUndefined else default
+    return values
+
+
+def open_mappings(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Dotted paths of the fields whose keys are the user's."""
+    for name, field in model.model_fields.items():
+        part = submodel(field.annotation)
+        if part is not None:
+            yield from open_mappings(part, f"{prefix}{name}.")
+        elif getattr(field.annotation, "__origin__", None) is dict:
+            yield f"{prefix}{name}"
+
+
+def submodel(annotation: Any) -> type[BaseModel] | None:
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def known_keys(values: Any, prefix: str = "") -> Iterator[str]:
+    """Dotted keys of nested plain mappings, inner ones included."""
+    if isinstance(values, Mapping):
+        for key, value in values.items():
+            yield f"{prefix}{key}"
+            yield from known_keys(value, f"{prefix}{key}.")

@@ -1,0 +1,56 @@
+"""Keeps secrets out of configs: they are named there, never held. What looks like one is refused, and never shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tbexp.errors import Problem
+
+SECRET_NAMES = re.compile(
+    r"api[_-]?key|secret|passw|authorization|(^|[_-])token$|access[_-]key|credential", re.IGNORECASE
+)
+NAMES_OF_NAMES = ("api_key_env", "secrets_file")  # keys that hold the name of a secret
+KEY_SHAPES = re.compile(
+    r"\b(sk-[\w-]{16,}|hf_\w{16,}|gh[pousr]_\w{16,}|AKIA\w{16}|xox[a-z]-[\w-]{10,}|Bearer\s+\S{8,})"
+)
+USER_AND_PASSWORD = re.compile(r"://[^/@\s:]*:[^/@\s]+@")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+
+NAME_IT = "put it into the environment and name the variable: api_key_env=NAME"
+
+
+def secret_name(name: str) -> bool:
+    """Whether a key of this name would hold a secret."""
+    return name not in NAMES_OF_NAMES and bool(SECRET_NAMES.search(name))
+
+
+def looks_secret(text: str) -> bool:
+    return bool(KEY_SHAPES.search(text) or USER_AND_PASSWORD.search(text))
+
+
+def planted(values: Mapping[str, Any]) -> list[Problem]:
+    """What looks like a secret anywhere in these values. The messages do not repeat it."""
+    problems = []
+    for key, value in leaves(values):
+        leaf = key.rpartition(".")[2]
+        if leaf == "api_key_env":
+            if value is not None and (not VARIABLE.fullmatch(str(value)) or looks_secret(str(value))):
+                problems.append(Problem("is not the name of an environment variable", key, NAME_IT))
+        elif isinstance(value, str) and USER_AND_PASSWORD.search(value):
+            problems.append(Problem("carries a password", key, "leave user and password out of the address"))
+        elif isinstance(value, str) and (looks_secret(value) or (secret_name(leaf) and value)):
+            problems.append(Problem("looks like a secret, which a config never holds", key, NAME_IT))
+    return problems
+
+
+def leaves(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(values, Mapping):
+        for key, value in values.items():
+            yield from leaves(value, f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(values, list | tuple):
+        for value in values:
+            yield from leaves(value, prefix)
+    else:
+        yield prefix, values
