@@ -261,6 +261,11 @@ def door(x):
     yield "door"
     x.metadata["door"] = "closed"
 
+@contextlib.contextmanager
+def trapdoor():
+    yield
+    raise OSError("the hinge is broken")
+
 def jammed(x):
     raise KeyError("x")
 
@@ -275,6 +280,7 @@ DECLARED = {
     "shop": {"type": "tea_fixtures.Shop"},
     "shelf": {"type": "tea_fixtures.Shelf", "size": 3},
     "door": {"type": "tea_fixtures.door"},
+    "trapdoor": {"type": "tea_fixtures.trapdoor"},
     "jammed": {"type": "tea_fixtures.jammed"},
     "chicken": {"type": "tea_fixtures.chicken"},
     "egg": {"type": "tea_fixtures.egg"},
@@ -298,7 +304,13 @@ def test_fixtures_are_built_in_order_injected_and_closed(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("jammed", "KeyError"), ("chicken", "chicken -> egg -> chicken"), ("lost", "lost"), ("unknown", "no fixture")],
+    [
+        ("jammed", "KeyError"),
+        ("trapdoor", "hinge"),
+        ("chicken", "chicken -> egg -> chicken"),
+        ("lost", "lost"),
+        ("unknown", "no fixture"),
+    ],
 )
 def test_a_fixture_that_fails_is_a_system_error(tmp_path, monkeypatch, name, words):
     (tmp_path / "tea_fixtures.py").write_text(FIXTURES)
