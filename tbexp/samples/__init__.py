@@ -10,13 +10,16 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tbexp.interpret.messages import Reading
 from tbexp.samples.conversations import Demonstration, demonstrations, readings
 from tbexp.samples.situation import Call, Say
 
-__all__ = ["Demonstration", "data_root", "demonstrations", "solution"]
+if TYPE_CHECKING:
+    from tbexp.config.schema import ModelConfig
+
+__all__ = ["Demonstration", "build_tiny", "data_root", "demonstrations", "solution"]
 
 
 def data_root() -> Path:
@@ -34,3 +37,10 @@ def solution(uid: str) -> list[Reading]:
 def _solutions() -> dict[str, list[dict[str, Any]]]:
     recorded: dict[str, list[dict[str, Any]]] = json.loads((data_root() / "solutions.json").read_text(encoding="utf-8"))
     return recorded
+
+
+def build_tiny(config: ModelConfig, folder: Path, *, progress: Any = None) -> Path:
+    """The tiny base policy's Hugging Face folder, built on first use; see `tiny.build_tiny`. Needs torch."""
+    from tbexp.samples.tiny import build_tiny as build
+
+    return build(config, folder, progress=progress)
