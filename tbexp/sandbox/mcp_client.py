@@ -1,7 +1,7 @@
 """Our side of one MCP conversation: newline-delimited JSON-RPC over one socket.
 
 Decided here: what counts as a crash, as garbage and as a time-out. The SDK's own client is not used: with its task
-groups, memory streams and validated models a tool call costs @SDK@ ms of CPU on this side, with this one @OURS@ ms
+groups, memory streams and validated models a tool call costs 1.0 ms of CPU on this side, with this one 0.15 ms
 (tests/benchmarks/bench_sandbox.py).
 """
 

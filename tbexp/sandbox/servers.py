@@ -24,6 +24,9 @@ BRACES = re.compile(r"\{\{|\}\}|\{(?P<name>[^{}]*)\}|[{}]")
 # What a server gets of this process's environment; everything else, keys above all, must be allowed by name.
 BASE_ENV = ("PATH", "HOME", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH")
 
+# fastmcp looks for a newer version of itself on the network at every start, and prints a banner.
+QUIET_ENV = {"FASTMCP_CHECK_FOR_UPDATES": "off", "FASTMCP_SHOW_SERVER_BANNER": "false"}
+
 
 @dataclass(frozen=True, slots=True)
 class Server:
@@ -63,7 +66,7 @@ def read_servers(file: Path | str, *, python: str, allow_env: Sequence[str] = ()
 def allowed_environment(allow_env: Sequence[str], own: Mapping[str, str]) -> dict[str, str]:
     """The environment of a server: the base names and the allowed ones that are set, then the server's own."""
     names = (*BASE_ENV, *allow_env)
-    return {name: os.environ[name] for name in names if name in os.environ} | dict(own)
+    return QUIET_ENV | {name: os.environ[name] for name in names if name in os.environ} | dict(own)
 
 
 class _Reader:
