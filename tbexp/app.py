@@ -8,6 +8,7 @@ stage does (`pipeline`).
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import tempfile
 import traceback
@@ -20,9 +21,9 @@ from tbexp.errors import Problem, UserError, WorldFailure
 if TYPE_CHECKING:
     import argparse
 
-    from hydra.core.config_loader import ConfigLoader
     from omegaconf import DictConfig
 
+    from tbexp.config.compose import Composer
     from tbexp.config.schema import Config
 
 DONE, DEFECT, USER, WORLD, INTERRUPTED = 0, 1, 2, 3, 130
@@ -80,9 +81,9 @@ def composed_command(args: argparse.Namespace) -> int:
         if not folder.is_dir():
             raise UserError(Problem(f"there is no folder {folder}", "--config-dir", "name a folder with config groups"))
         overrides.append(f"hydra.searchpath=[file://{folder}]")
-    with opened(conf_folder()) as loader:
+    with opened(conf_folder(), overrides) as compose:
         multirun = args.multirun or "hydra.mode=MULTIRUN" in overrides
-        jobs = checked(loader, overrides, multirun=multirun, here=args.cfg is None)
+        jobs = checked(compose, overrides, multirun=multirun, here=args.cfg is None)
         if args.cfg is not None:
             show(args, overrides)
             return DONE
@@ -98,34 +99,34 @@ def composed_command(args: argparse.Namespace) -> int:
 # -- checks
 
 
-def checked(loader: ConfigLoader, overrides: list[str], *, multirun: bool, here: bool) -> list[tuple[Config, Path]]:
+def checked(compose: Composer, overrides: list[str], *, multirun: bool, here: bool) -> list[tuple[Config, Path]]:
     """The config and folder of each job. Raises UserError with every problem of all of them. Writes nothing.
 
     here: whether this machine has to have what the config names.
     """
     from tbexp.config.checks import check_here
-    from tbexp.config.compose import compose, plain
+    from tbexp.config.compose import plain
     from tbexp.config.overrides import composed_with, judge
     from tbexp.config.validate import validate
 
-    judged = judge(loader, overrides, multirun=multirun)
+    judged = judge(compose, overrides, multirun=multirun)
     problems = list(judged.problems)
-    shipped = plain(compose(loader, [], multirun=multirun))
+    shipped = plain(compose([]))
     jobs: list[tuple[Config, Path]] = []
-    for job in jobs_of(loader, judged.good) if multirun else [judged.good]:
-        composed, problem = composed_with(loader, job, multirun=False)
-        if composed is None or problem is not None:
-            problems += [problem] if problem is not None else []
+    for job in jobs_of(compose, judged.good) if multirun else [judged.good]:
+        result = composed_with(compose, job)
+        if isinstance(result, Problem):
+            problems.append(result)
             continue
-        values, problem = resolved(composed)
-        if values is None or problem is not None:
-            problems += [problem] if problem is not None else []
-            continue
+        composed, values = result
         config, found = validate(values, shipped)
         problems += found
         if config is None:
             continue
-        run_dir = Path("outputs") if found else folder_of(composed, multirun=multirun)
+        run_dir = folder_of(composed, config, multirun=multirun)
+        if isinstance(run_dir, Problem):
+            problems.append(run_dir)
+            continue
         if here and not config.dry_run:
             told = " ".join(problem.where for problem in problems)
             problems += [problem for problem in check_here(config, run_dir) if problem.where not in told]
@@ -135,39 +136,35 @@ def checked(loader: ConfigLoader, overrides: list[str], *, multirun: bool, here:
     return jobs
 
 
-def resolved(composed: DictConfig) -> tuple[dict[str, Any] | None, Problem | None]:
-    from omegaconf.errors import OmegaConfBaseException
-
-    from tbexp.config.compose import plain
-    from tbexp.config.overrides import refused
-
-    try:
-        return plain(composed), None
-    except OmegaConfBaseException as error:
-        return None, refused(error)
-
-
-def jobs_of(loader: ConfigLoader, overrides: list[str]) -> list[list[str]]:
+def jobs_of(compose: Composer, overrides: list[str]) -> list[list[str]]:
     """The overrides of each job of a multirun, by Hydra's own basic sweeper."""
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    from tbexp.config.compose import compose
-
-    sweeper = compose(loader, overrides, multirun=True).hydra.sweeper
+    sweeper = compose(overrides, multirun=True).hydra.sweeper
     swept = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
-    parsed = OverridesParser.create(loader).parse_overrides([*swept, *overrides])
+    parsed = OverridesParser.create(compose.loader).parse_overrides([*swept, *overrides])
     return [list(job) for batch in BasicSweeper.split_arguments(parsed, None) for job in batch]
 
 
-def folder_of(composed: DictConfig, *, multirun: bool) -> Path:
+def folder_of(composed: DictConfig, config: Config, *, multirun: bool) -> Path | Problem:
     """Where Hydra will run this job."""
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    from tbexp.config.compose import register_resolvers, run_id_of
 
     HydraConfig.instance().set_config(composed)
     keys = ("hydra.sweep.dir", "hydra.sweep.subdir") if multirun else ("hydra.run.dir",)
-    return Path(*(str(OmegaConf.select(composed, key)) for key in keys)).absolute()
+    # A config with wrong values has no identity of its own; the one made of mended values will do for the checks.
+    OmegaConf.register_new_resolver("run_id", lambda: run_id_of(config), replace=True)
+    try:
+        return Path(*(str(OmegaConf.select(composed, key)) for key in keys)).absolute()
+    except OmegaConfBaseException as error:
+        return Problem(str(error).splitlines()[0], keys[0], "only keys that exist can stand in ${...}")
+    finally:
+        register_resolvers()
 
 
 def is_alone(config: Config) -> bool:
@@ -310,6 +307,7 @@ def keep(error: BaseException) -> str | None:
     """Puts the error with its traceback into the run's log file, and nowhere else; None if there is none."""
     root = logging.getLogger()
     files = [handler for handler in root.handlers if isinstance(handler, logging.FileHandler)]
+    files = [handler for handler in files if handler.baseFilename != os.devnull]
     exc_info = (type(error), error, error.__traceback__)
     record = root.makeRecord("tbexp", logging.ERROR, __file__, 0, "%s", (str(error),), exc_info)
     for handler in files:

@@ -12,16 +12,25 @@ def nearest(word: str, known: Iterable[str], *, count: int = 2) -> list[str]:
 
 
 def nearest_keys(key: str, known: Iterable[str]) -> list[str]:
-    """For a dotted key: near siblings first, then keys of the same last part elsewhere, then what is spelled alike."""
+    """For a dotted key: what it becomes when each part is mended in its place, or keys of the same last part."""
     known = list(known)
-    parent, _, leaf = key.rpartition(".")
-    siblings = {k.rpartition(".")[2]: k for k in known if k.rpartition(".")[0] == parent}
-    beside = [siblings[name] for name in nearest(leaf, siblings)]
-    elsewhere = [k for k in known if k.rpartition(".")[2] == leaf]
-    alike = difflib.get_close_matches(key, known, n=2, cutoff=0.75)
-    if beside:
-        return beside
-    return list(dict.fromkeys([*elsewhere[:2], *alike]))[:2]
+    found = mended(key.split("."), known)
+    if found:
+        return found
+    leaf = key.rpartition(".")[2]
+    elsewhere = [name for name in known if name.rpartition(".")[2] == leaf]
+    return list(dict.fromkeys([*elsewhere, *difflib.get_close_matches(key, known, n=2, cutoff=0.75)]))[:2]
+
+
+def mended(parts: list[str], known: list[str], before: str = "") -> list[str]:
+    """Known keys that differ from `parts` by the spelling of parts only, nearest first."""
+    here = {name.removeprefix(before) for name in known if name.startswith(before)}
+    names = [name for name in here if "." not in name]
+    first, *rest = parts
+    candidates = [first] if first in names else nearest(first, sorted(names))
+    if not rest:
+        return [f"{before}{name}" for name in candidates]
+    return [key for name in candidates for key in mended(rest, known, f"{before}{name}.")][:2]
 
 
 def did_you_mean(names: Iterable[str]) -> str:

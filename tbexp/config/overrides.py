@@ -11,15 +11,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from hydra.core.config_loader import ConfigLoader
-from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from tbexp.config.compose import compose, known_keys
+from tbexp.config.compose import Composer, known_keys, plain
 from tbexp.config.nearest import did_you_mean, nearest, nearest_keys
 from tbexp.config.secrets import NAME_IT, looks_secret, secret_name
 from tbexp.errors import Problem
@@ -33,11 +31,11 @@ class Judged:
     problems: list[Problem] = field(default_factory=list)
 
 
-def judge(loader: ConfigLoader, lines: Sequence[str], *, multirun: bool) -> Judged:
+def judge(compose: Composer, lines: Sequence[str], *, multirun: bool) -> Judged:
     """Which of these overrides Hydra can compose with; options of groups first, since they decide which keys exist."""
     judged = Judged()
-    parser = OverridesParser.create(loader)
-    groups = Groups(loader)
+    parser = OverridesParser.create(compose.loader)
+    groups = Groups(compose)
     parsed: list[tuple[str, Override]] = []
     for line in lines:
         try:
@@ -52,6 +50,7 @@ def judge(loader: ConfigLoader, lines: Sequence[str], *, multirun: bool) -> Judg
         else:
             parsed.append((line, override))
     chosen: dict[str, str] = {}
+    judged.good += compose.searched
     for line, override in parsed:
         if groups.is_choice(override):
             problem = groups.problem(override, chosen, multirun=multirun)
@@ -59,82 +58,78 @@ def judge(loader: ConfigLoader, lines: Sequence[str], *, multirun: bool) -> Judg
                 judged.good.append(line)
             else:
                 judged.problems.append(problem)
-    # Options change which keys there are; sweeping over options, the keys of the first of each count.
-    composed, problem = composed_with(loader, judged.good, multirun=multirun)
-    if composed is None:
-        judged.good.clear()
-        if not judged.problems and problem is not None:
-            judged.problems.append(problem)
-        composed, _ = composed_with(loader, [], multirun=multirun)
-        assert composed is not None, "conf/ itself cannot be composed"
-    keys = Keys(composed, groups.options)
-    choices, judged.good = set(judged.good), []
+    choices = fitting(compose, judged.good, judged.problems, multirun=multirun)
+    # Options decide which keys there are; of options that are swept over, those of the default experiment count.
+    keys = Keys(compose(choices, multirun=multirun), groups.names)
+    settings = []
     for line, override in parsed:
-        if groups.is_choice(override):
-            if line in choices:
-                judged.good.append(line)
-            continue
-        problem = keys.problem(override)
-        if problem is None:
-            judged.good.append(line)
-        else:
-            judged.problems.append(problem)
+        if not groups.is_choice(override) and line not in compose.searched:
+            problem = keys.problem(override)
+            if problem is None:
+                settings.append(line)
+            else:
+                judged.problems.append(problem)
+    judged.good = fitting(compose, [*choices, *settings], judged.problems, multirun=multirun)
     return judged
 
 
+def fitting(compose: Composer, lines: list[str], problems: list[Problem], *, multirun: bool) -> list[str]:
+    """The overrides that compose and resolve together; what Hydra says about each of the others goes to `problems`."""
+    if not isinstance(composed_with(compose, lines, multirun=multirun), Problem):
+        return lines
+    good: list[str] = []
+    for line in lines:
+        result = composed_with(compose, [*good, line], multirun=multirun)
+        if isinstance(result, Problem):
+            problems.append(result)
+        else:
+            good.append(line)
+    return good
+
+
 def composed_with(
-    loader: ConfigLoader, lines: Sequence[str], *, multirun: bool
-) -> tuple[DictConfig | None, Problem | None]:
+    compose: Composer, lines: Sequence[str], *, multirun: bool = False
+) -> tuple[DictConfig, dict[str, Any]] | Problem:
+    """The composed config, and its job's part as plain values; or why Hydra refuses these overrides."""
     try:
-        return compose(loader, lines, multirun=multirun), None
+        composed = compose(lines, multirun=multirun)
+        return composed, plain(composed)
     except (HydraException, OmegaConfBaseException) as error:
-        return None, refused(error)
+        return refused(error)
 
 
 def refused(error: Exception) -> Problem:
-    """What Hydra says when it cannot compose, in one line."""
-    text = str(error).strip() or str(error.__cause__ or type(error).__name__)
-    first = text.splitlines()[0].rstrip(":.")
-    cause = str(error.__cause__).splitlines()[0] if error.__cause__ is not None and str(error.__cause__) else ""
-    where = getattr(error.__cause__ or error, "full_key", None) or ""
-    return Problem(f"{first} ({cause})" if cause and cause not in first else first, str(where))
+    """What Hydra says when it cannot compose, in one line, at the key that it says it of."""
+    told = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
+    first = (str(told).strip().splitlines() or [type(told).__name__])[0]
+    return Problem(first.rstrip(":."), str(getattr(told, "full_key", None) or ""))
 
 
 class Groups:
     """The config groups that Hydra finds, Hydra's own included."""
 
-    def __init__(self, loader: ConfigLoader):
-        self._loader = loader
-
-    @cached_property
-    def options(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
-        waiting = list(self._loader.list_groups(""))
-        while waiting:
-            group = waiting.pop()
-            waiting += [f"{group}/{name}" for name in self._loader.list_groups(group)]
-            options = self._loader.get_group_options(group, results_filter=ObjectType.CONFIG)
-            if options:
-                found[group] = options
-        return found
+    def __init__(self, compose: Composer):
+        self._compose = compose
+        self.names = compose.groups()
 
     @cached_property
     def by_default(self) -> Mapping[str, Any]:
         """The chosen option of each group in the defaults list."""
-        composed = compose(self._loader, [], multirun=True)
-        return {str(group): option for group, option in composed.hydra.runtime.choices.items()}
+        return {str(group): option for group, option in self._compose([]).hydra.runtime.choices.items()}
 
     def is_choice(self, override: Override) -> bool:
         """Whether it chooses an option of a group; `optimizer={lr:1}` sets keys."""
         key = override.key_or_group
-        looks = "/" in key or override.package is not None or key in self.options
+        looks = "/" in key or override.package is not None or key in self.names
         return looks and key != "hydra" and not isinstance(first_value(override), dict)
 
     def problem(self, override: Override, chosen: dict[str, str], *, multirun: bool) -> Problem | None:
         group = override.key_or_group
         line = override.input_line or ""
-        if group not in self.options:
-            return Problem("there is no such config group", group, did_you_mean(nearest(group, self.options)))
+        options = self._compose.options(group)
+        if not options:
+            known = [*self.names, *(f"hydra/{name}" for name in self._compose.groups("hydra"))]
+            return Problem("there is no such config group", group, did_you_mean(nearest(group, known)))
         if group in chosen and override.package is None:
             return Problem(f"an option is chosen twice: {chosen[group]} and {line}", group, "choose one")
         chosen[group] = line
@@ -150,14 +145,11 @@ class Groups:
         if group == "sweep" and not multirun:
             return Problem("a sweep runs several jobs", line, f"tbexp -m {line}")
         for option in choices_of(override):
-            if option is not None and option not in self.options[group]:
-                near = nearest(str(option), self.options[group], count=1)
-                known = f"options are {', '.join(self.options[group])}"
-                return Problem(
-                    f"there is no option {option!r}",
-                    group,
-                    f"did you mean {near[0]}? The {known}" if near else f"the {known}",
-                )
+            if option is not None and option not in options:
+                near = nearest(str(option), options, count=1)
+                listed = f"options are {', '.join(options)}"
+                fix = f"did you mean {near[0]}? The {listed}" if near else f"the {listed}"
+                return Problem(f"there is no option {option!r}", group, fix)
         return None
 
 
@@ -166,7 +158,7 @@ class Keys:
 
     def __init__(self, composed: DictConfig, groups: Iterable[str]):
         self._composed = composed
-        self._groups = [group for group in groups if "/" not in group]
+        self._groups = list(groups)
 
     @cached_property
     def job(self) -> list[str]:
@@ -188,8 +180,7 @@ class Keys:
             return None
         if secret_name(key.rpartition(".")[2]):
             return Problem("there is no such key; secrets are named, never held", key, NAME_IT)
-        known = self.hydra if key.split(".")[0] in ("hydra", *nearest(key.split(".")[0], ["hydra"])) else self.job
-        near = nearest_keys(key, known) or nearest_keys(key, [*self.job, *self._groups])
+        near = nearest_keys(key, [*self.job, *self._groups, "hydra", *self.hydra])
         return Problem("there is no such key", key, did_you_mean(near) or "tbexp --cfg job shows all keys")
 
     def exists(self, key: str) -> bool:

@@ -72,6 +72,8 @@ def problem_of(entry: Mapping[str, Any], shipped: Mapping[str, Any]) -> Problem:
     kind = entry["type"]
     if kind == "extra_forbidden":
         return unknown_key(key)
+    if kind == "missing" and any(isinstance(part, int) for part in path):
+        return Problem(f"{list(at(shipped, key) or [])} is the default, and fewer values were given", key)
     if kind == "missing":
         return Problem("has no value", key, f"set it: {key}=...")
     if kind == "literal_error":
@@ -168,6 +170,8 @@ def mend(
             inside = isinstance(node, dict) and part in node
             ours = ours.get(part) if isinstance(ours, Mapping) else None
             if not inside:
+                if isinstance(node, dict) and depth == len(place) - 1 and ours is not None:
+                    node[part] = copy.deepcopy(ours)
                 break
             if depth == len(place) - 1 or not isinstance(node[part], dict):
                 del node[part]

@@ -1,0 +1,217 @@
+"""Cross-checks: each names the values, and the key to change."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tbexp.config.checks import check, check_here
+from tbexp.config.compose import defaults_of, opened, plain, run_id_of
+from tbexp.config.folders import conf_folder
+from tbexp.config.schema import Config
+from tbexp.config.secrets import planted
+from tbexp.config.validate import validate
+
+with opened(conf_folder()) as compose:
+    SHIPPED = plain(compose([]))
+
+
+def config(**changes: Any) -> Config:
+    """The default config with dotted keys changed (`__` for the dot)."""
+    values = copy.deepcopy(SHIPPED)
+    for key, value in changes.items():
+        node = values
+        *parents, leaf = key.split("__")
+        for part in parents:
+            node = node[part]
+        node[leaf] = value
+    return Config.model_validate(values)
+
+
+GPU = {"topology__device": "cuda", "topology__rollout": "vllm"}
+CHAT = {"policy__kind": "chat", "policy__endpoint__base_url": "http://localhost/v1", "policy__endpoint__model": "m"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "where", "parts"),
+    [
+        ({"stages": []}, "stages", ["no stage"]),
+        ({"stages": ["probe", "probe"]}, "stages", ["probe", "twice"]),
+        ({"stages": ["doctor", "probe"]}, "stages", ["doctor", "on its own"]),
+        ({**CHAT}, "stages", ["train", "chat", "policy=local"]),
+        ({"policy__kind": "scripted"}, "stages", ["train", "scripted"]),
+        ({"evaluation__policies": []}, "evaluation.policies", ["no policy"]),
+        ({"buckets__bands__hard__upper": 0.05}, "buckets.bands.hard.upper", ["0.05", "0.08", "out of order"]),
+        ({"buckets__bands__often__upper": 0.6}, "buckets.bands.often.upper", ["0.6", "medium"]),
+        ({"buckets__bands__often__upper": 1.0}, "buckets.bands.often.upper", ["1.0", "0 to 1"]),
+        ({"buckets__bands__often__upper": None}, "buckets.bands.often.upper", ["no upper edge"]),
+        ({"buckets__bands__nearly_always__upper": 0.95}, "buckets.bands.nearly_always.upper", ["null"]),
+        ({f"buckets__bands__{b}__keep": False for b in ("hard", "medium", "often")}, "buckets.bands", ["empty"]),
+        ({"selection__min_clean": 9}, "selection.min_clean", ["9", "8", "probe.attempts"]),
+        ({"selection__reference__threshold": 0.5}, "selection.reference.probability", ["threshold"]),
+        ({"user__kind": "chat", "user__endpoint__model": "m"}, "user.endpoint.base_url", ["no address"]),
+        ({"judge__kind": "chat", "judge__endpoint__base_url": "http://x"}, "judge.endpoint.model", ["no model"]),
+        ({**CHAT, "stages": ["probe"], "policy__endpoint__base_url": "x:1"}, "policy.endpoint.base_url", ["http"]),
+        (
+            {
+                **{"user__kind": "chat", "user__endpoint__base_url": "http://x", "user__endpoint__model": "m"},
+                "user__spending_cap_usd": 2.0,
+            },
+            "user.spending_cap_usd",
+            ["2.0 USD", "no price", "'m'"],
+        ),
+        ({"model__kind": "folder"}, "model.path", ["no folder"]),
+        ({"model__tiny__hidden": 130}, "model.tiny.hidden", ["130", "4 heads"]),
+        ({"model__tiny__kv_heads": 3}, "model.tiny.kv_heads", ["4 heads", "3"]),
+        ({"policy__sampling__max_tokens": 2048}, "policy.sampling.max_tokens", ["2048", "model.max_context"]),
+        ({"training__max_prompt_tokens": 4000}, "training.max_prompt_tokens", ["4000", "2048"]),
+        ({**GPU, "topology__gpus_per_node": 6, "topology__sequence_parallel": 4}, "topology.sequence_parallel", ["6"]),
+        (
+            {**GPU, "topology__gpus_per_node": 8, "topology__rollout_tensor_parallel": 3},
+            "topology.rollout_tensor_parallel",
+            ["8 is not a multiple of 3"],
+        ),
+        (
+            {
+                **GPU,
+                **{"topology__nodes": 3, "topology__gpus_per_node": 8, "topology__sequence_parallel": 4},
+                "group__groups_per_update": 17,
+            },
+            "group.groups_per_update",
+            ["17 x 8 = 136", "not a multiple of 6"],
+        ),
+        ({"training__mini_batches": 3}, "training.mini_batches", ["8", "3"]),
+        (
+            {**GPU, "topology__gpus_per_node": 8, "group__groups_per_update": 3, "training__mini_batches": 3}
+            | {"group__size": 8, "topology__nodes": 3},
+            "training.mini_batches",
+            ["1 x 8", "24"],
+        ),
+        ({"topology__rollout": "vllm"}, "topology.rollout", ["vllm", "cpu", "transformers"]),
+        ({"tasks__root": "data"}, "tasks.held_out", ["held out"]),
+        ({"tasks__root": ""}, "tasks.root", ["no folder"]),
+    ],
+)
+def test_what_cannot_work_is_told_with_its_numbers(changes: dict[str, Any], where: str, parts: list[str]) -> None:
+    found = [problem for problem in check(config(**changes)) if problem.where.startswith(where)]
+    assert len(found) == 1, check(config(**changes))
+    assert all(part in str(found[0]) for part in parts), str(found[0])
+
+
+def test_the_default_config_has_no_problems() -> None:
+    assert check(config()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        ({"tasks__root": "nowhere"}, "tasks.root"),
+        ({"tasks__root": ".", "tasks__held_out": "no.yaml"}, "tasks.held_out"),
+        ({"model__kind": "folder", "model__path": "."}, "model.path"),
+        ({"probe__rows": ["a.jsonl"]}, "probe.rows"),
+        ({"evaluation__rows": ["a.jsonl"]}, "evaluation.rows"),
+        ({"selection__reference__rows": ["a.jsonl"]}, "selection.reference.rows"),
+        ({"selection__exclude": "a.yaml"}, "selection.exclude"),
+        ({"sandbox__servers": "a.yaml"}, "sandbox.servers"),
+        ({"launcher__secrets_file": "a"}, "launcher.secrets_file"),
+        ({**CHAT, "policy__endpoint__api_key_env": "TBEXP_NO_SUCH_VARIABLE"}, "policy.endpoint.api_key_env"),
+        ({"store": "/dev/null/stages"}, "store"),
+    ],
+)
+def test_what_this_machine_lacks_is_told(
+    changes: dict[str, Any], where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert [problem.where for problem in check_here(config(**changes), tmp_path / "run")] == [where]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_secrets_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    secrets = tmp_path / "secrets"
+    secrets.write_text("NAME=value\n")
+    secrets.chmod(0o644)
+    (problem,) = check_here(config(launcher__secrets_file=str(secrets)), tmp_path)
+    assert "chmod 600" in problem.fix
+    secrets.chmod(0o600)
+    assert check_here(config(launcher__secrets_file=str(secrets)), tmp_path) == []
+
+
+def test_a_key_that_is_not_used_by_the_stages_need_not_be_there(tmp_path: Path) -> None:
+    unused = config(**CHAT, policy__endpoint__api_key_env="TBEXP_NO_SUCH_VARIABLE", stages=["select"])
+    assert check_here(unused, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("policy.endpoint.api_key_env", "sk-0123456789abcdefghij"),
+        ("policy.endpoint.api_key_env", "not a name"),
+        ("policy.endpoint.base_url", "https://user:hidden@host/v1"),
+        ("policy.endpoint.extra_body.api_key", "hidden"),
+        ("training.verl.note", "Bearer 0123456789abcdef"),
+        ("tracking.uri", "http://me:hidden@host:5000"),
+        ("policy.endpoint.extra_body.headers.Authorization", "hidden"),
+    ],
+)
+def test_what_looks_like_a_secret_is_refused_and_not_repeated(key: str, value: str) -> None:
+    nested: Any = value
+    for part in reversed(key.split(".")):
+        nested = {part: nested}
+    (problem,) = planted(nested)
+    assert problem.where == key
+    assert value not in str(problem) and "hidden" not in str(problem)
+
+
+def test_numbers_that_are_no_secrets_pass() -> None:
+    assert planted({"policy": {"sampling": {"max_tokens": 3}, "endpoint": {"api_key_env": "OPENAI_API_KEY"}}}) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({"stages": ["probe"]}, True),
+        ({"force": ["probe"]}, True),
+        ({"dry_run": True}, True),
+        ({"launcher__name": "slurm", "launcher__kind": "slurm"}, True),
+        ({"tracking__kind": "none"}, True),
+        ({"store": "elsewhere"}, True),
+        ({"optimizer__lr": 3e-4}, True),
+        ({"seed": 2}, False),
+        ({"optimizer__lr": 1e-4}, False),
+        ({"buckets__bands__hard__upper": 0.41}, False),
+        ({"training__steps": 41}, False),
+    ],
+)
+def test_the_runs_folder_follows_from_what_decides_its_results(changes: dict[str, Any], same: bool) -> None:
+    name, default = run_id_of(config(**changes)), run_id_of(config())
+    assert name.startswith(f"seed{config(**changes).seed}-")
+    assert (name == default) is same
+
+
+def test_the_store_is_absolute_whatever_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert config().store == str(tmp_path / "outputs" / "stages")
+
+
+def test_the_defaults_are_the_schemas() -> None:
+    assert defaults_of(Config)["group"] == {"name": "???", "size": "???", "groups_per_update": "???"}
+    assert defaults_of(Config)["policy"]["sampling"]["max_tokens"] == 128
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(SHIPPED)), st.one_of(st.none(), st.text(), st.integers(), st.lists(st.integers()))
+    )
+)
+def test_whatever_stands_in_a_config_ends_in_problems_that_name_a_key(wrong: dict[str, Any]) -> None:
+    _, problems = validate({**SHIPPED, **wrong}, SHIPPED)
+    assert all(problem.where for problem in problems)
+    for key, value in wrong.items():
+        if isinstance(SHIPPED[key], dict):
+            assert any(problem.where.startswith(key) for problem in problems), (key, value, problems)

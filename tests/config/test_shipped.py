@@ -1,0 +1,116 @@
+"""Everything in conf/ composes, is valid, and says each thing once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tbexp.config.compose import Composer, known_keys, opened, plain
+from tbexp.config.folders import chosen_by_default, conf_folder, options
+from tbexp.config.validate import schema_keys, validate, validated
+
+CONF = conf_folder()
+OPTIONS = [(group, option) for group, files in options(CONF).items() if group != "sweep" for option in files]
+NEEDS = {  # what an option can't do without
+    ("tasks", "folder"): ["tasks.root=data", "tasks.held_out=held_out.yaml"],
+    ("model", "folder"): ["model.path=weights"],
+    ("group", "published"): ["topology=node8"],
+    ("training", "published"): ["model.max_context=133120"],
+    ("policy", "chat"): [
+        *("policy.endpoint.base_url=http://localhost/v1", "policy.endpoint.model=m"),
+        "stages=[probe,select]",
+    ],
+    ("policy", "scripted"): ["stages=[probe,select]"],
+    ("user", "chat"): ["user.endpoint.base_url=http://localhost/v1", "user.endpoint.model=m"],
+    ("judge", "chat"): ["judge.endpoint.base_url=http://localhost/v1", "judge.endpoint.model=m"],
+    ("topology", "h100x3"): ["group=published"],
+}
+
+
+@pytest.fixture(scope="module")
+def compose():
+    with opened(CONF) as composer:
+        yield composer
+
+
+@pytest.mark.parametrize(("group", "option"), OPTIONS)
+def test_each_option_composes_and_is_valid(compose: Composer, group: str, option: str) -> None:
+    values = plain(compose([f"{group}={option}", *NEEDS.get((group, option), [])]))
+    config = validated(values)
+    assert group == "experiment" or values[group]["name"] == option
+    assert config.model_dump(mode="json")
+
+
+def test_the_default_experiment_is_valid_and_has_a_value_for_every_key_of_the_schema(compose: Composer) -> None:
+    values = plain(compose([]))
+    config, problems = validate(values)
+    assert not problems and config is not None
+    assert config.name == "laptop"
+    assert (config.group.size, config.group.groups_per_update) == (8, 8)
+    assert sorted(set(schema_keys())) == sorted(set(known_keys(values)))
+
+
+@pytest.mark.parametrize(("group", "option"), OPTIONS)
+def test_each_option_says_in_its_first_line_what_it_is(group: str, option: str) -> None:
+    assert len(options(CONF)[group][option]) > 10
+
+
+def test_every_group_of_the_schema_has_a_default_option() -> None:
+    chosen = chosen_by_default(CONF)
+    assert set(chosen) >= set(options(CONF)) - {"sweep"}
+    assert all(option in options(CONF)[group] for group, option in chosen.items() if group in options(CONF))
+
+
+@pytest.mark.parametrize("name", options(CONF)["experiment"])
+def test_an_experiment_holds_only_deltas(compose: Composer, name: str) -> None:
+    shipped = plain(compose(["experiment=laptop"]))
+    file = yaml.safe_load((CONF / "experiment" / f"{name}.yaml").read_text())
+    file.pop("defaults", None)
+    assert file.pop("name") == name
+    assert [key for key in known_keys(file) if at(file, key) == at(shipped, key)] == []
+
+
+@pytest.mark.parametrize(
+    ("key", "published"),
+    [
+        ("optimizer.lr", 1e-6),
+        ("optimizer.weight_decay", 0.0),
+        ("group.size", 8),
+        ("group.groups_per_update", 18),
+        ("topology.nodes", 3),
+        ("topology.gpus_per_node", 8),
+        ("topology.sequence_parallel", 4),
+        ("topology.rollout_tensor_parallel", 4),
+        ("topology.offload", True),
+        ("topology.gpu_memory_utilization", 0.70),
+        ("training.steps", 50),
+        ("training.save_every", 5),
+        ("training.max_prompt_tokens", 26624),
+        ("buckets.bands.rarely.upper", 0.08),
+        ("buckets.bands.hard.upper", 0.40),
+        ("buckets.bands.medium.upper", 0.60),
+        ("buckets.bands.often.upper", 0.90),
+        ("probe.attempts", 8),
+        ("selection.min_clean", 3),
+        ("selection.seed", 42),
+        ("evaluation.attempts", 20),
+    ],
+)
+def test_the_published_settings_are_the_published_ones(compose: Composer, key: str, published: float) -> None:
+    options = ["optimizer=published", "group=published", "topology=h100x3", "training=published"]
+    assert at(plain(compose(options)), key) == published
+
+
+def test_conf_has_no_file_that_nothing_reads() -> None:
+    files = {path.relative_to(CONF) for path in CONF.rglob("*") if path.is_file()}
+    known = {Path(group) / f"{option}.yaml" for group, option in OPTIONS}
+    known |= {Path("sweep") / path.name for path in files if path.parent == Path("sweep")}
+    assert files - known == {Path("config.yaml"), Path("hydra/job_logging/tbexp.yaml")}
+
+
+def at(values, key: str):
+    for part in key.split("."):
+        values = values[part]
+    return values
