@@ -120,7 +120,7 @@ from tbexp.sandbox import Server, open_sandbox
 
 async def main():
     config = SandboxConfig(name="x", kind=sys.argv[1])
-    shop = Server("shop", (sys.executable, "shop.py"), {}, ".")
+    shop = Server("shop", (sys.executable, "by_hand.py" if sys.argv[1] == "process" else "shop.py"), {}, ".")
     async with open_sandbox(config, {"shop": shop}) as sandbox, open_grader(config) as grader:
         async with sandbox.session({"shop": {}}, ["hang"]) as session:
             grading = asyncio.create_task(grader.grade(LOOP, TestContext()))

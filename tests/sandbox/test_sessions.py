@@ -29,7 +29,7 @@ def test_a_session_is_told_its_config_called_and_asked_for_its_effects(server, c
     asyncio.run(go())
 
 
-def test_sessions_share_no_state_and_draw_no_equal_numbers(server, config):
+def test_sessions_share_no_state_and_draw_no_equal_numbers(in_sandbox):
     async def one(sandbox, n):
         async with sandbox.session({"shop": {"stock": {"TP-1": n}}}, ["restock", "chance"]) as session:
             await session.call("restock", {"sku": "TP-1", "n": 1})
@@ -37,13 +37,12 @@ def test_sessions_share_no_state_and_draw_no_equal_numbers(server, config):
             assert await session.effects() == {"shop": {"stock": {"TP-1": n + 1}}}
             return drawn
 
-    async def go():
-        async with open_sandbox(config(max_sessions=6), {"shop": server("shop")}) as sandbox:
-            drawn = await asyncio.gather(*(one(sandbox, n) for n in range(24)))
+    async def go(sandbox):
+        drawn = await asyncio.gather(*(one(sandbox, n) for n in range(24)))
         for values in zip(*drawn, strict=True):
             assert len(set(values)) == 24
 
-    asyncio.run(go())
+    in_sandbox(go)
 
 
 def test_at_most_so_many_sessions_live_at_once(server, config):
@@ -58,19 +57,16 @@ def test_at_most_so_many_sessions_live_at_once(server, config):
             live -= 1
 
     async def go():
-        async with open_sandbox(config(max_sessions=3), {"shop": server("shop")}) as sandbox:
+        async with open_sandbox(config(max_sessions=3), {"shop": server("by_hand")}) as sandbox:
             await asyncio.gather(*(one(sandbox) for _ in range(9)))
 
     asyncio.run(go())
     assert most == 3
 
 
-def test_what_the_agent_does_wrong_comes_back_as_text(server, config):
-    async def go():
-        async with (
-            open_sandbox(config(), {"shop": server("shop")}) as sandbox,
-            sandbox.session(STOCK, ["restock"]) as session,
-        ):
+def test_what_the_agent_does_wrong_comes_back_as_text(in_sandbox):
+    async def go(sandbox):
+        async with sandbox.session(STOCK, ["restock"]) as session:
             assert "no article TP-9" in await session.call("restock", {"sku": "TP-9", "n": 1})
             assert "n" in await session.call("restock", {"sku": "TP-1", "n": "many"})
             assert await session.effects() == {"shop": {"stock": {"TP-1": 2}}}
@@ -78,60 +74,55 @@ def test_what_the_agent_does_wrong_comes_back_as_text(server, config):
                 await session.call("say", {"text": "hidden"})
             assert await session.server_tool("shop", "say", {"text": "hidden"}) == "hidden"
 
-    asyncio.run(go())
+    in_sandbox(go)
 
 
-def test_a_long_result_is_cut_between_characters_and_says_so(server, config):
-    async def go():
-        async with (
-            open_sandbox(config(max_result_chars=100), {"shop": server("shop")}) as sandbox,
-            sandbox.session(STOCK, ["say"]) as session,
-        ):
+def test_a_long_result_is_cut_between_characters_and_says_so(in_sandbox):
+    async def go(sandbox):
+        async with sandbox.session(STOCK, ["say"]) as session:
             assert await session.call("say", {"text": "ä€𝄞", "times": 33}) == "ä€𝄞" * 33
             answer = await session.call("say", {"text": "ä€𝄞", "times": 40})
             assert answer == "ä€𝄞" * 33 + "ä" + "\n[cut here: 20 of 120 characters are not shown]"
             big = await session.call("say", {"text": "x", "times": 5_000_000})
             assert big.endswith("[cut here: 4999900 of 5000000 characters are not shown]")
 
-    asyncio.run(go())
+    in_sandbox(go)
     assert cut("abc", 3) == "abc"
 
 
-def test_the_scenario_describes_tools_anew_and_the_later_server_wins_equal_names(server, config, caplog):
+def test_the_scenario_describes_tools_anew_and_the_later_server_wins_equal_names(in_sandbox, caplog):
     override = SimpleNamespace(
         name="say", override_description="Speak.", override_arg_description={"text": "The words.", "volume": "Loud?"}
     )
 
-    async def go():
-        async with open_sandbox(config(), {"shop": server("shop"), "cafe": server("cafe")}) as sandbox:
-            async with sandbox.session({**STOCK, "cafe": {}}, [override, "restock"]) as session:
-                assert list(session.tools) == ["say", "restock"]
-                assert session.tools["say"].description == "Speak."
-                assert session.tools["say"].input_schema["properties"]["text"] == {
-                    "type": "string",
-                    "description": "The words.",
-                }
-                assert session.tools["restock"].description == "Put pieces on a shelf."
-                assert await session.call("say", {"text": "hi"}) == "cafe: hi"
-                assert session.init_result["cafe"] == {}
-                assert (await session.effects())["cafe"] == {}
-            async with sandbox.session({"cafe": {}, **STOCK}, ["say"]) as session:
-                assert await session.call("say", {"text": "hi"}) == "hi"
+    async def go(sandbox):
+        async with sandbox.session({**STOCK, "cafe": {}}, [override, "restock"]) as session:
+            assert list(session.tools) == ["say", "restock"]
+            assert session.tools["say"].description == "Speak."
+            properties = session.tools["say"].input_schema["properties"]
+            assert properties["text"] == {"type": "string", "description": "The words."}
+            assert session.tools["restock"].description == "Put pieces on a shelf."
+            assert await session.call("say", {"text": "hi"}) == "cafe: hi"
+            assert session.init_result["cafe"] == {}
+            assert (await session.effects())["cafe"] == {}
+        async with sandbox.session({"cafe": {}, **STOCK}, ["say"]) as session:
+            assert await session.call("say", {"text": "hi"}) == "hi"
 
     with caplog.at_level(logging.WARNING):
-        asyncio.run(go())
+        in_sandbox(go)
     assert "no argument volume" in caplog.text
 
 
-def test_servers_and_tools_that_do_not_exist_are_the_users_to_mend(server, config):
-    async def go(servers, tools):
-        async with open_sandbox(config(), {"shop": server("shop")}) as sandbox, sandbox.session(servers, tools):
-            pass
+def test_servers_and_tools_that_do_not_exist_are_the_users_to_mend(in_sandbox):
+    async def go(sandbox):
+        with pytest.raises(UserError, match=r"`bakery`.*servers.yaml has: shop"):
+            async with sandbox.session({"bakery": {}}, []):
+                pass
+        with pytest.raises(UserError, match=r"(?s)`bake`.*`boil`"):
+            async with sandbox.session({"by_hand": {}}, ["bake", "count", "boil"]):
+                pass
 
-    with pytest.raises(UserError, match=r"`bakery`.*servers.yaml has: shop"):
-        asyncio.run(go({"bakery": {}}, []))
-    with pytest.raises(UserError, match=r"(?s)`bake`.*`boil`"):
-        asyncio.run(go(STOCK, ["bake", "say", "boil"]))
+    in_sandbox(go)
 
 
 def test_teardown_runs_once_per_session_and_its_failure_is_logged(server, config, tmp_path, caplog):
@@ -153,8 +144,8 @@ def test_teardown_runs_once_per_session_and_its_failure_is_logged(server, config
     assert caplog.text.count("the shutter is stuck") == 3
 
 
-@pytest.mark.parametrize("kind", ["prefork", "process"])
-def test_a_server_sees_only_the_allowed_environment(server, config, monkeypatch, kind):
+@pytest.mark.parametrize(("kind", "name"), [("prefork", "shop"), ("process", "by_hand")])
+def test_a_server_sees_only_the_allowed_environment(server, config, monkeypatch, kind, name):
     monkeypatch.setenv("PLANTED_KEY", "sk-planted")
     monkeypatch.setenv("SHOP_CURRENCY", "EUR")
     monkeypatch.setenv("TZ", "UTC")
@@ -162,7 +153,7 @@ def test_a_server_sees_only_the_allowed_environment(server, config, monkeypatch,
     async def go():
         settings = config(kind, allow_env=["SHOP_CURRENCY"])
         async with (
-            open_sandbox(settings, {"shop": server("shop", OWN="yes")}) as sandbox,
+            open_sandbox(settings, {"shop": server(name, OWN="yes")}) as sandbox,
             sandbox.session(STOCK, ["environment"]) as session,
         ):
             return json.loads(await session.call("environment", {}))
@@ -200,15 +191,12 @@ def test_a_recursive_schema_keeps_its_definitions():
     assert plain["properties"]["head"] == node
 
 
-def test_effects_that_are_no_effects_are_a_system_error(server, config):
-    async def go(sku):
-        async with (
-            open_sandbox(config(), {"shop": server("shop")}) as sandbox,
-            sandbox.session({"shop": {"stock": {sku: 1}}}, []) as session,
-        ):
-            await session.effects()
+def test_effects_that_are_no_effects_are_a_system_error(in_sandbox):
+    async def go(sandbox):
+        for sku in ("unreadable", "broken"):
+            async with sandbox.session({"shop": {"stock": {sku: 1}}}, []) as session:
+                with pytest.raises(WorldError) as caught:
+                    await session.effects()
+                assert caught.value.kind == "effects_unreadable"
 
-    for sku in ("unreadable", "broken"):
-        with pytest.raises(WorldError) as caught:
-            asyncio.run(go(sku))
-        assert caught.value.kind == "effects_unreadable"
+    in_sandbox(go)

@@ -10,10 +10,8 @@ import sys
 import time
 
 fault = sys.argv[1] if len(sys.argv) > 1 else ""
-TOOLS = [
-    {"name": "count", "description": "Count calls.", "inputSchema": {"type": "object", "properties": {}}},
-    {"name": "draw", "description": "Draw a number.", "inputSchema": {"type": "object", "properties": {}}},
-]
+NAMES = ["count", "draw", "environment", "crash", "hang", "babble"]
+TOOLS = [{"name": name, "description": name, "inputSchema": {"type": "object", "properties": {}}} for name in NAMES]
 calls = 0
 
 
@@ -25,9 +23,22 @@ def answer(method: str, params: dict) -> dict | None:
         return {"tools": TOOLS}
     if method == "tools/call":
         calls += 1
-        text = str(random.random()) if params["name"] == "draw" else str(calls)
+        text = act(params["name"])
         return {"content": [{"type": "text", "text": text}]}
     return None
+
+
+def act(name: str) -> str:
+    if name == "crash":
+        print("the till is on fire", file=sys.stderr, flush=True)
+        os._exit(3)
+    if name == "hang":
+        time.sleep(3600)
+    if name == "babble":
+        print("Welcome to the shop!", flush=True)
+    if name == "environment":
+        return json.dumps(dict(os.environ))
+    return str(random.random()) if name == "draw" else str(calls)
 
 
 def main() -> None:
