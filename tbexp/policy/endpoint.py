@@ -1,8 +1,8 @@
 """Calls of an OpenAI-compatible chat endpoint, for the agent, the simulated user and the judge.
 
 Decided here: what is tried again, how long, and whose fault the rest is. A refused key or an unknown model ends the run
-(the user can fix it), a conversation that is too long is the agent's failure, and everything else is the world's. The key
-is read from the environment with each call; it is in no attribute, message or log line.
+(the user can fix it), a conversation that is too long is the agent's failure, and everything else is the world's. The
+key is read from the environment with each call; it is in no attribute, message or log line.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _EXCERPT = 300  # characters of a server's complaint that are shown
 class ChatEndpoint:
     """One endpoint. role: policy, user or judge; it names the config keys and the kind of system error.
 
-    usage: tokens of all answers so far. price: of this model, for `spending_cap_usd`; the cap is checked before each call,
-    so what is under way when it is reached still runs to its end.
+    usage: tokens of all answers so far. price: of this model, for `spending_cap_usd`; the cap is checked before each
+    call, so what is under way when it is reached still runs to its end.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class ChatEndpoint:
 
 
 def pause_s(attempt: int, asked: float | None) -> float:
-    """Seconds before the next try: what the server asked for, else twice as long each time; jitter keeps callers apart."""
+    """Seconds before the next try: what the server asked for, else doubling; jitter keeps callers apart."""
     if asked is not None:
         return min(asked, 2 * _LONGEST_PAUSE_S) + random.random() * _FIRST_PAUSE_S
     return float(min(_FIRST_PAUSE_S * 2.0**attempt, _LONGEST_PAUSE_S) * (0.5 + random.random()))
