@@ -81,8 +81,8 @@ async def _campaign(
     async with AsyncExitStack() as stack:
         user, judge = open_user(config.user), open_judge(config.judge)
         for person in (user, judge, policy):
-            if hasattr(person, "close"):
-                stack.push_async_callback(person.close)
+            if (close := getattr(person, "close", None)) is not None:
+                stack.push_async_callback(close)
         world = World(
             sandbox=await stack.enter_async_context(open_sandbox(config.sandbox, servers)),
             grader=await stack.enter_async_context(open_grader(config.sandbox)),

@@ -52,7 +52,7 @@ def link(place: Path, target: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     wanted = os.path.relpath(target.resolve(), place.parent.resolve())
     if place.is_symlink():
-        if os.readlink(place) == wanted:
+        if str(place.readlink()) == wanted:
             return
         place.unlink()
     elif place.exists():

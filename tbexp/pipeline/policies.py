@@ -13,10 +13,12 @@ def local(config: Config, folder: Path) -> Policy:
     training.
     """
     from transformers import AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar
 
     from tbexp.interpret import Renderer
     from tbexp.policy.engine import load_engine
 
+    disable_progress_bar()  # ours is shown already
     tokenizer = AutoTokenizer.from_pretrained(folder)
     engine = load_engine(
         folder, slots=config.policy.concurrency, max_context=config.model.max_context, threads=config.topology.threads
@@ -24,8 +26,9 @@ def local(config: Config, folder: Path) -> Policy:
     return TokenPolicy(
         Renderer(tokenizer, format=config.model.format),
         engine.generate,
-        sampling=config.policy.sampling,
-        max_context=config.model.max_context,
+        config.policy.sampling,
+        config.model.max_context,
+        release=engine.release,
         on_close=engine.close,
     )
 

@@ -153,7 +153,8 @@ def probe_counts(run: Context) -> tuple[Counts, Mapping[str, str]]:
     if missing > lost:
         raise UserError(
             Problem(
-                f"the probe is not finished: {missing - lost} of {len(uids) * config.probe.attempts} attempts are missing",
+                f"the probe is not finished: {missing - lost} of {len(uids) * config.probe.attempts} attempts "
+                "are missing",
                 "stages",
                 "put probe before select",
             )
@@ -313,7 +314,8 @@ def summarise(run: Context, rows_by_policy: Mapping[str, Sequence[AttemptRow]], 
         run.results.append(
             (
                 "difference",
-                f"pass@1 {points(difference['pass_at_1'])}, observed {k}/{k} {points(difference['observed_all_k'])} points",
+                f"pass@1 {points(difference['pass_at_1'])}, "
+                f"observed {k}/{k} {points(difference['observed_all_k'])} points",
             )
         )
 

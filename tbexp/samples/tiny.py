@@ -1,8 +1,9 @@
 """The tiny base policy: a Qwen3 of under a million parameters that has seen how others work at the rental desk.
 
-Decided here: its words, its chat template, and how it learns. It imitates `demonstrations`, mistakes included, so it begins as a
-clerk who has seen every rule kept and broken, and it is rendered by the same code as in every attempt. It never sees a shipped
-task, and neither it nor the environment knows a task's name. Left to others: how often each mistake is shown (shapes.py).
+Decided here: its words, its chat template, and how it learns. It imitates `demonstrations`, mistakes included, so it
+begins as a clerk who has seen every rule kept and broken, and it is rendered by the same code as in every attempt. It
+never sees a shipped task, and neither it nor the environment knows a task's name. Left to others: how often each
+mistake is shown (shapes.py).
 """
 
 from __future__ import annotations
@@ -73,6 +74,9 @@ def build_tiny(config: ModelConfig, folder: Path, *, progress: Progress | None =
     """The Hugging Face folder of the policy, built unless it is there. Killed, it goes on from its last checkpoint."""
     if (folder / "config.json").exists():
         return folder
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
     work = folder.with_name(folder.name + ".work")
     work.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer()
@@ -130,7 +134,19 @@ def corpus() -> list[str]:
     for each in ("CUSTOMERS", "MACHINES", "RENTALS", "INVOICES", "TICKETS", "AMOUNTS"):
         texts += [str(value) for value in getattr(situation, each)]
     texts += [f"{number}" for number in range(100)] + ["AP-1", "AP-2", "TK-1", "TK-2", "DM-0", "DM-1", "DM-2"]
-    texts += ["system\n", "user\n", "assistant\n", "tool\n", "true", "false", "null", "integer", "number", "boolean", "array"]
+    texts += [
+        "system\n",
+        "user\n",
+        "assistant\n",
+        "tool\n",
+        "true",
+        "false",
+        "null",
+        "integer",
+        "number",
+        "boolean",
+        "array",
+    ]
     for shown in itertools.islice(demonstrations(0, 0.5), 4000):
         for message in shown.messages:
             texts.append(message.content)
@@ -178,7 +194,9 @@ def make_model(config: ModelConfig, tokenizer: Any) -> Any:
 
 
 def imitate(config: ModelConfig, tokenizer: Any, checkpoint: Path, progress: Progress | None) -> Any:
-    """The model after `tiny.steps` steps of imitation; each step has demonstrations of its own, the same in every build."""
+    """The model after `tiny.steps` steps of imitation; each step has demonstrations of its own, the same in every
+    build.
+    """
     import torch
 
     from tbexp.interpret import Renderer
@@ -199,7 +217,11 @@ def imitate(config: ModelConfig, tokenizer: Any, checkpoint: Path, progress: Pro
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
             torch.save(state, checkpoint.with_suffix(".new"))
             checkpoint.with_suffix(".new").replace(checkpoint)
-        rate = tiny.learning_rate * min(1.0, (step + 1) / 40) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * step / tiny.steps)))
+        rate = (
+            tiny.learning_rate
+            * min(1.0, (step + 1) / 40)
+            * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * step / tiny.steps)))
+        )
         for group in optimizer.param_groups:
             group["lr"] = rate
         loss = imitation_loss(model, *batch_of(renderer, tiny.seed, step, tiny.batch, tiny.mistakes))
