@@ -5,7 +5,8 @@ Decided here:
   log-probabilities, and the reward of the verdict, so no reward manager computes it again.
 - An attempt that ends as a system error is run again in place, on a fresh backend, up to `RETRIES` times. If it still fails
   the loop raises, verl marks the group failed, and `refill` replaces it: it is never scored, padded or trained on.
-- Prompts are never cut: one that does not fit is an error.
+- Anything else that goes wrong, such as a prompt that does not fit (it is never cut) or a rendered step that does not
+  continue the tokens, is no system error: it is written down and ends the run (`refill`).
 
 The episode itself is `tbexp.episode`'s, sampling the rollout backend's, and which groups are used `refill`'s.
 """
@@ -15,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import time
 from abc import abstractmethod
 from dataclasses import dataclass, field
@@ -26,6 +26,9 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 
 from tbexp.config.schema import Sampling
 from tbexp.errors import WorldError
+from tbexp.policy.policy import Finish
+from tbexp.policy.tokens import Generated
+from tbexp.training.failures import FAILURES, note_failure
 
 log = logging.getLogger(__name__)
 
@@ -44,13 +47,6 @@ class Played:
     turns: int
     finish_reason: str
     seconds: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Generated:
-    token_ids: list[int]
-    logprobs: list[float] | None
-    finish: str
 
 
 class Generator:
@@ -83,7 +79,7 @@ class Generator:
         self.seconds += time.monotonic() - started
         if (version := output.extra_fields.get("global_steps")) is not None:
             self.versions.append(int(version))
-        finish = "length" if len(output.token_ids) >= max_tokens and output.stop_reason != "stop" else "stop"
+        finish: Finish = "length" if len(output.token_ids) >= max_tokens and output.stop_reason != "stop" else "stop"
         return Generated(list(output.token_ids), output.log_probs, finish)
 
 
@@ -122,13 +118,13 @@ class AttemptLoop(AgentLoopBase):  # type: ignore[misc]
             try:
                 played = await self.play(task, seed=seed, generate=generate, sampling=sampling)
             except WorldError as error:
-                note_failure(self.plan_file.with_name("failures.jsonl"), task, error, last=retry == RETRIES)
+                note_failure(self.plan_file.with_name(FAILURES), task, error)
                 log.warning("%s attempt %s ended as a system error (%s), try %s", task, session, error, retry + 1)
                 if retry == RETRIES:
                     raise
                 continue
             except Exception as error:
-                note_failure(self.plan_file.with_name("failures.jsonl"), task, error, last=True)
+                note_failure(self.plan_file.with_name(FAILURES), task, error)
                 raise
             return self._output(played, generate, task=task, draw=draw, retried=retry)
         raise AssertionError("unreachable")
@@ -183,15 +179,3 @@ def last_produced(mask: list[int]) -> int:
 def read_plan(file: str) -> dict[str, Any]:
     plan: dict[str, Any] = json.loads(Path(file).read_text())
     return plan
-
-
-def note_failure(file: Path, task: str, error: BaseException, *, last: bool) -> None:
-    """Ray strips exception types on the way up, so what failed is written down where it failed: one line, one write."""
-    kind = error.kind if isinstance(error, WorldError) else type(error).__name__
-    message = error.message if isinstance(error, WorldError) else str(error)
-    line = json.dumps({"task": task, "kind": kind, "message": message[:2000], "last": last}) + "\n"
-    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    try:
-        os.write(handle, line.encode())
-    finally:
-        os.close(handle)

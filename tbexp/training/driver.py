@@ -1,35 +1,44 @@
 """The process that runs verl: `python -m tbexp.training.driver PLAN PARENT_PID`, started by `run`.
 
-Decided here: it dies with its parent; Ray runs on loopback with a temp folder of its own and none of verl's runtime
-environment (all of it is in the process environment, so Ray's prestarted workers, which import verl while the driver does,
-fit every actor that verl asks for); how it ended is written to `outcome.json`, since exit codes do not carry messages.
-What verl is told is the plan's, written by `run`.
+Decided here: it dies with its parent; Ray runs on loopback with a temp folder of its own, and on the CPU its workers are
+forked from a process that has verl imported (`warm_workers`); how it ended is written to `outcome.json`, since exit codes do
+not carry messages. What verl is told is the plan's, written by `run`.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import logging
 import os
-import signal
+import shutil
 import sys
 import traceback
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from tbexp.errors import UserError, WorldFailure
+from tbexp.training import processes
+from tbexp.training.warm_workers import die_with, open_nursery
 
 log = logging.getLogger(__name__)
 
 
-def die_with_parent(parent: int) -> None:
-    """SIGKILL when the parent goes (Linux), also if it is gone already. Ray's processes are tied to this one alike."""
-    pr_set_pdeathsig = 1
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
+def leave_nothing_behind(temp: Path) -> None:
+    """Forks a watcher that ends Ray's processes and removes their folder when this process is killed.
+
+    Most of them end with it, but Ray's agents wait for a raylet that does not come back.
+    """
+    mark = os.environ[processes.MARK]
+    ours, theirs = os.pipe()
+    if os.fork() == 0:
+        os.close(theirs)
+        os.setsid()
+        os.read(ours, 1)  # returns when this process has ended, however it did
+        processes.end(mark)
+        shutil.rmtree(temp, ignore_errors=True)
+        os._exit(0)
+    os.close(ours)
 
 
 def start_ray(settings: dict[str, Any]) -> None:
@@ -52,22 +61,22 @@ def start_ray(settings: dict[str, Any]) -> None:
 
 
 def train(plan: dict[str, Any]) -> None:
+    python = open_nursery(Path(plan["ray"]["temp"])) if plan["ray"]["warm"] else sys.executable
+
     import ray
+    from hydra import compose, initialize_config_module
+    from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import validate_config
+    from verl.utils.device import auto_set_device
 
-    start_ray(plan["ray"])
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer", overrides=plan["overrides"])
+    auto_set_device(config)
+    validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
+    with mock.patch("sys.executable", python):
+        start_ray(plan["ray"])
     try:
-        from hydra import compose, initialize_config_module
-        from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
-        from verl.trainer.ppo.utils import need_critic, need_reference_policy
-        from verl.utils.config import validate_config
-        from verl.utils.device import auto_set_device
-
-        with initialize_config_module("verl.trainer.config", version_base=None):
-            config = compose("ppo_trainer", overrides=plan["overrides"])
-        auto_set_device(config)
-        validate_config(
-            config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
-        )
         run_ppo(config, TaskRunnerV1)
     finally:
         ray.shutdown()
@@ -84,11 +93,13 @@ def outcome_of(error: BaseException | None) -> dict[str, str]:
 
 def main(arguments: list[str]) -> int:
     plan_file, parent = Path(arguments[0]), int(arguments[1])
-    die_with_parent(parent)
+    die_with(parent)
+    plan = json.loads(plan_file.read_text())
+    leave_nothing_behind(Path(plan["ray"]["temp"]))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     error: BaseException | None = None
     try:
-        train(json.loads(plan_file.read_text()))
+        train(plan)
     except Exception as caught:
         traceback.print_exc()
         error = caught

@@ -18,6 +18,7 @@ from typing import Any
 
 from tbexp.config.schema import Config
 from tbexp.errors import Problem, UserError
+from tbexp.training.failures import FAILURES
 
 RAY_ENVIRONMENT_CPUS = 4  # TransferQueue's two actors, and one each for tasks and the agent loop to be placed
 
@@ -120,6 +121,7 @@ def settings(config: Config, *, model_folder: Path, folder: Path) -> dict[str, A
             "poll_interval": 0.05 if cpu else 0.5,
             "rounds": config.training.refill_rounds,
             "group_size": size,
+            "failures": str(folder / "verl" / FAILURES),
         },
         "trainer.checkpoint_callback_class": "tbexp.training.callback.WriteManifest",
         "trainer.device": config.topology.device,
@@ -147,7 +149,7 @@ def settings(config: Config, *, model_folder: Path, folder: Path) -> dict[str, A
             f"{actor}.fsdp_config.use_torch_compile": False,
             f"{actor}.fsdp_config.mixed_precision.param_dtype": "fp32",
             f"{rollout}.name": "transformers",
-            f"{rollout}.max_num_seqs": config.policy.concurrency,
+            f"{rollout}.max_num_seqs": max(config.policy.concurrency, groups * size),
             f"{rollout}.log_prob_micro_batch_size_per_gpu": micro_batch(groups * size // ranks),
             "ray_kwargs.ray_init.num_cpus": ray_cpus(config),
             "ray_kwargs.ray_init.num_gpus": ranks,  # logical

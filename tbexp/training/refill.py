@@ -9,6 +9,7 @@ Decided here:
 - A failed group (an attempt that stayed a system error) is replaced within the same bound and never used, not even partly,
   although verl would train on what is left of it. When failures leave too few groups at the bound, the run ends with
   `WorldFailure`: it does not hang, and it does not train on less than it says.
+- A group that failed by anything but the world (a refused key, a prompt that does not fit, a bug) ends the run at once.
 
 How an attempt becomes a failure is `agent_loop`'s; how a batch is trained on is verl's.
 """
@@ -18,31 +19,36 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import transfer_queue as tq
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
-from tbexp.errors import WorldFailure
+from tbexp.errors import UserError, WorldFailure
+from tbexp.training.failures import Failure, read_failures
 from tbexp.training.groups import Ledger, kind_of
 
 log = logging.getLogger(__name__)
 
 
 class RefillingSampler(ReplayBuffer):  # type: ignore[misc]
-    """verl's synchronous replay buffer with the rules above. `sampler_kwargs`: poll_interval (s), rounds, group_size."""
+    """verl's synchronous replay buffer with the rules above. `sampler_kwargs`: poll_interval (s), rounds, group_size,
+    failures (the file that the agent loop notes them in)."""
 
     def __init__(self, *, sampler_kwargs: dict[str, Any], **kwargs: Any):
         settings = dict(sampler_kwargs or {})
         self._rounds = max(1, int(settings.get("rounds", 1)))
         self._group_size = int(settings["group_size"])
+        self._failures = Path(settings["failures"])
         super().__init__(sampler_kwargs=sampler_kwargs, poll_interval=float(settings.get("poll_interval", 0.05)), **kwargs)
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Any, dict[str, float]]:
         if partition_id == "val":
             batch, metrics = super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
+            self._stop_unless_worlds()
             if not batch.keys:
-                raise WorldFailure("every validation attempt ended as a system error; see failures.jsonl")
+                raise WorldFailure(f"every validation attempt ended as a system error: {self._examples()}")
             return batch, metrics
         ledger = Ledger(wanted=batch_size, limit=self._rounds * batch_size, dispatched=batch_size)
         while True:
@@ -75,6 +81,8 @@ class RefillingSampler(ReplayBuffer):  # type: ignore[misc]
             else:
                 ledger.kinds[uid] = kind_of(notes[key]["reward"] for key in group)
         failed = {uid for uid in ended if ledger.kinds[uid] == "failed"}
+        if failed:
+            self._stop_unless_worlds()
         self._clear_groups(partition_id, failed)
 
     @staticmethod
@@ -90,9 +98,20 @@ class RefillingSampler(ReplayBuffer):  # type: ignore[misc]
         if len(chosen) < ledger.wanted:
             raise WorldFailure(
                 f"{ledger.count('failed')} of {ledger.dispatched} groups failed with system errors, "
-                f"so only {len(chosen)} of {ledger.wanted} groups are there for the update; see failures.jsonl"
+                f"so only {len(chosen)} of {ledger.wanted} groups are there for the update: {self._examples()}"
             )
         snapshot = dict(self.partitions[partition_id])
         self._clear_groups(partition_id, {uid for uid, kind in ledger.kinds.items() if kind != "failed"} - set(chosen))
         log.info("update of %s groups: %s", ledger.wanted, Counter(ledger.kinds.values()))
         return self._materialize_batch(partition_id, chosen, snapshot), ledger.metrics()
+
+    def _stop_unless_worlds(self) -> None:
+        for failure in read_failures(self._failures):
+            if failure.whose != "world":
+                error = UserError if failure.whose == "user" else RuntimeError
+                raise error(f"{failure.task}: {failure.kind}: {failure.message}")
+
+    def _examples(self) -> str:
+        """The newest failures, three kinds at most."""
+        newest: dict[str, Failure] = {f.kind: f for f in read_failures(self._failures)}
+        return "; ".join(f"{f.kind} ({f.task}: {f.message[:200]})" for f in list(newest.values())[-3:])

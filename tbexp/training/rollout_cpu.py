@@ -25,12 +25,12 @@ NAME = "transformers"
 class Server:
     """The Ray actor behind one replica: verl's server interface on top of the engine."""
 
-    def __init__(self, model_folder: str, response_length: int, slots: int):
-        from tbexp.training.stand_in import load_engine
+    def __init__(self, model_folder: str, max_context: int, slots: int):
+        from tbexp.policy.engine import load_engine
 
-        torch.set_num_threads(int(os.environ.get("TBEXP_TORCH_THREADS", "1")))
-        self._engine = load_engine(model_folder, slots=slots)
-        self._response_length = response_length
+        threads = int(os.environ.get("TBEXP_TORCH_THREADS", "1"))
+        self._engine = load_engine(model_folder, slots=slots, max_context=max_context, threads=threads)
+        self._max_context = max_context
         self._step: int | None = None
 
     async def generate(
@@ -44,7 +44,7 @@ class Server:
         made = await self._engine.generate(
             prompt_ids,
             session=session or request_id,
-            max_tokens=sampling_params.get("max_tokens") or self._response_length,
+            max_tokens=sampling_params.get("max_tokens") or self._max_context,
             sampling=Sampling(
                 temperature=sampling_params.get("temperature", 1.0),
                 top_p=sampling_params.get("top_p", 1.0),
@@ -79,7 +79,7 @@ class Replica(RolloutReplica):  # type: ignore[misc]
             name=server_name(self.replica_rank), num_cpus=0, max_concurrency=self.max_concurrency
         )
         config = self.config
-        self._server_handle = actor.remote(self.model_config.path, config.response_length, config.max_num_seqs)
+        self._server_handle = actor.remote(self.model_config.path, config.max_model_len, config.max_num_seqs)
         await self._server_handle.ready.remote()
         self.servers = [self._server_handle]
         self._server_address = server_name(self.replica_rank)

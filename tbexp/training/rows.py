@@ -18,6 +18,7 @@ VALIDATION = "train/validation_pass_rate"
 
 OURS = {
     "actor/entropy": "train/entropy",
+    "actor/entropy_loss": "train/entropy",  # its name when only the update computes it
     "actor/grad_norm": "train/grad_norm",
     "actor/lr": "train/lr",
     "actor/pg_clipfrac": "train/clip_fraction",

@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,7 @@ import tbexp
 from tbexp.config.schema import Config
 from tbexp.errors import Problem, UserError, WorldFailure
 from tbexp.training import checkpoints, mapping, processes, rows
+from tbexp.training.failures import FAILURES
 
 log = logging.getLogger(__name__)
 
@@ -56,12 +58,14 @@ def train(
     folder: Path,
     progress: Progress | None = None,
     metrics: Metrics | None = None,
+    root: Path | None = None,
     loop: str = LOOP,
     ray_address: str | None = None,
 ) -> TrainResult:
     """Trains to `config.training.steps` and exports the step that validated best to `folder/chosen`.
 
-    folder: the stage's own; continued when it holds a part of this training. loop: the agent loop's class.
+    folder: the stage's own; continued when it holds a part of this training. root: the dataset's folder, by default
+    `config.tasks.root`. loop: the agent loop's class.
     ray_address: a running Ray to use instead of a local one. Call it from a thread that lives as long as the training.
     Raises UserError (configuration, verl missing), WorldFailure (system errors past the bound), RuntimeError (verl broke).
     """
@@ -70,6 +74,7 @@ def train(
     work.mkdir(parents=True, exist_ok=True)
     mark = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]
     processes.end(mark)  # of a run that was killed
+    temp = Path("/tmp") / f"tbx-{mark}"  # short: the paths of Unix sockets end at 107 characters
     report = Reporter(
         folder, steps=config.training.steps, keep=config.training.keep_checkpoints, progress=progress, metrics=metrics
     )
@@ -88,17 +93,18 @@ def train(
             folder=folder.resolve(),
             train_uids=train_uids,
             validation_uids=validation_uids,
+            root=root,
             loop=loop,
             resume=point,
             validate_first=start not in rows.validation(report.rows) and start % config.training.validate_every == 0,
             ray_address=ray_address,
-            temp=Path("/tmp") / f"tbx-{mark}",
+            temp=temp,
         )
         try:
-            run_verl(config, plan, mark=mark, report=report, log_file=work / "driver.log")
+            run_verl(config, plan, mark=mark, temp=temp, report=report, log_file=work / "driver.log")
         finally:
             processes.end(mark)
-            shutil.rmtree(f"/tmp/tbx-{mark}", ignore_errors=True)
+            shutil.rmtree(temp, ignore_errors=True)
     return finish(config, model_folder=model_folder, folder=folder, history=report.rows, skipped=skipped)
 
 
@@ -134,6 +140,7 @@ def write_plan(
     folder: Path,
     train_uids: Sequence[str],
     validation_uids: Sequence[str],
+    root: Path | None,
     loop: str,
     resume: checkpoints.Checkpoint | None,
     validate_first: bool,
@@ -146,12 +153,15 @@ def write_plan(
         data = {"uids": list(uids), "seed": config.seed, "stream": name == "train", "source": name, "agent": "tbexp"}
         (work / f"{name}.json").write_text(json.dumps(data))
     plan_file = work / "plan.json"
+    (work / FAILURES).unlink(missing_ok=True)
     (work / "agents.yaml").write_text(json.dumps([{"name": "tbexp", "_target_": loop, "plan": str(plan_file)}]))
     last: dict[str, Any] = {"trainer.val_before_train": validate_first}
     if resume is not None:
         last |= {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": str(resume.folder.resolve())}
     plan = {
         "config": config.model_dump(mode="json"),
+        "root": str((root or Path(config.tasks.root or ".")).resolve()),
+        "uids": [*train_uids, *validation_uids],
         "seed": config.seed,
         "max_tokens": config.policy.sampling.max_tokens,
         "overrides": mapping.overrides(config, model_folder=model_folder, folder=folder, last=last),
@@ -161,13 +171,16 @@ def write_plan(
             "num_gpus": config.topology.gpus_per_node if config.topology.device == "cpu" else None,
             "object_store_bytes": OBJECT_STORE_BYTES if config.topology.device == "cpu" else None,
             "temp": str(temp),
+            "warm": config.topology.device == "cpu" and ray_address is None,
         },
     }
     plan_file.write_text(json.dumps(plan, indent=1))
     return plan_file
 
 
-def environment(config: Config, *, mark: str, metrics_file: Path, inherited: Mapping[str, str]) -> dict[str, str]:
+def environment(
+    config: Config, *, mark: str, temp: Path, metrics_file: Path, inherited: Mapping[str, str]
+) -> dict[str, str]:
     """The driver's environment, which all of verl's processes inherit.
 
     Variables that would make verl or Ray do something else than the configuration says are dropped.
@@ -184,8 +197,11 @@ def environment(config: Config, *, mark: str, metrics_file: Path, inherited: Map
         "no_proxy": f"{local},{env['no_proxy']}" if env.get("no_proxy") else local,
         "DO_NOT_TRACK": "1",
         "HF_HUB_OFFLINE": "1",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(temp / "token"),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_DEDUP_LOGS": "0",
+        "TMPDIR": str(temp),  # verl leaves lock files there
         "TRANSFER_QUEUE_ENABLE": "1",
         "VERL_FILE_LOGGER_PATH": str(metrics_file),
         processes.MARK: mark,
@@ -199,16 +215,21 @@ def environment(config: Config, *, mark: str, metrics_file: Path, inherited: Map
             "OMP_NUM_THREADS": str(config.topology.threads),
             "OMP_WAIT_POLICY": "PASSIVE",  # spinning threads of several processes slowed a step 5 to 10 times
             "TOKENIZERS_PARALLELISM": "false",
-            "RAY_preload_python_modules": "verl.trainer.ppo.v1.trainer_base",
+            "ARROW_DEFAULT_MEMORY_POOL": "system",  # Arrow's own starts a thread, which a fork would lose
         }
     return env
 
 
-def run_verl(config: Config, plan: Path, *, mark: str, report: Reporter, log_file: Path) -> None:
+def run_verl(config: Config, plan: Path, *, mark: str, temp: Path, report: Reporter, log_file: Path) -> None:
     """Runs the driver to its end, handing on rows as they come."""
+    shutil.rmtree(temp, ignore_errors=True)
+    temp.mkdir(mode=0o700)
+    token = temp / "token"
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex(32))
     outcome_file = plan.with_name("outcome.json")
     outcome_file.unlink(missing_ok=True)
-    env = environment(config, mark=mark, metrics_file=report.fragment.resolve(), inherited=os.environ)
+    env = environment(config, mark=mark, temp=temp, metrics_file=report.fragment.resolve(), inherited=os.environ)
     report.say("starting verl")
     with log_file.open("ab") as output:
         driver = subprocess.Popen(
@@ -309,10 +330,12 @@ def finish(
     config: Config, *, model_folder: Path, folder: Path, history: dict[int, dict[str, float]], skipped: list[str]
 ) -> TrainResult:
     """Chooses the step that validated best among those with a whole checkpoint, and exports it."""
-    whole = {c.step: c.folder for c in checkpoints.found(folder / "checkpoints") if not c.fault}
+    steps = config.training.steps
+    history = {step: row for step, row in history.items() if step <= steps}
+    whole = {c.step: c.folder for c in checkpoints.found(folder / "checkpoints") if not c.fault and c.step <= steps}
     best = checkpoints.best_step({s: v for s, v in rows.validation(history).items() if s in whole})
     if best is None:
-        raise RuntimeError(f"no validated step has a whole checkpoint in {folder / 'checkpoints'}")
+        raise RuntimeError(f"no validated step up to {steps} has a whole checkpoint in {folder / 'checkpoints'}")
     target, note = folder / "chosen", folder / "chosen.json"
     if not (target.exists() and note.exists() and json.loads(note.read_text())["step"] == best):
         note.unlink(missing_ok=True)
@@ -322,5 +345,4 @@ def finish(
         if done.returncode:
             raise RuntimeError(f"the checkpoint of step {best} could not be exported:\n{done.stderr}")
         note.write_text(json.dumps({"step": best, rows.VALIDATION: history[best][rows.VALIDATION]}))
-    prune(folder, history, config.training.keep_checkpoints)
-    return TrainResult(target, best, config.training.steps, history, tuple(skipped))
+    return TrainResult(target, best, steps, history, tuple(skipped))
