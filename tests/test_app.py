@@ -316,7 +316,7 @@ def test_mistakes_are_exit_code_2_of_the_process(words: list[str], tmp_path: Pat
 
 
 def test_hydras_own_flags_still_work(tmp_path: Path) -> None:
-    assert "hydra-core" in command("--hydra-help").stdout.lower() or "hydra" in command("--hydra-help").stdout.lower()
+    assert "--multirun" in command("--hydra-help").stdout
     assert "laptop" in command("--info", "defaults").stdout
     assert command("--version").stdout.startswith("tbexp ")
 
