@@ -107,7 +107,7 @@ class Grader:
             "fixtures": {name: plain_fixture(fixture) for name, fixture in fixtures.items()},
         }
         reader, writer = await asyncio.open_unix_connection(sock=child.socket, limit=1 << 20)
-        talk = _Talk(reader, writer, self.config.grade_timeout_s, judge)
+        talk = _Talk(reader, writer, self.config.grade_timeout_s, test_code, judge)
         try:
             await talk.send(request)
             return await talk.verdict(child)
@@ -167,7 +167,15 @@ class Grader:
 class _Talk:
     """One grading's conversation with its process."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float, judge: Judge | None):
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        seconds: float,
+        test_code: str,
+        judge: Judge | None,
+    ):
+        self.test_code = test_code
         self.reader = reader
         self.writer = writer
         self.left = seconds
@@ -198,6 +206,9 @@ class _Talk:
             except (asyncio.IncompleteReadError, ConnectionError):
                 raise await _died(child, self.seconds) from None
             self.left -= time.monotonic() - start
+            if "need" in message:
+                await self.send({"code": self.test_code})
+                continue
             if "ask" in message:
                 try:
                     if self.judge is None:

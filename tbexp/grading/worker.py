@@ -388,8 +388,9 @@ def main() -> NoReturn:
         for kind, value in allowed:
             resource.setrlimit(kind, value)
         known = codes.get(message["hash"])
-        if known is None and request["code"] is None:
-            channel.send({"verdict": None})
+        if known is None and request["code"] is None:  # it was pushed out by others
+            channel.send({"need": "code"})
+            request["code"] = channel.receive()["code"]
         try:
             verdict = grade(request, known, channel)
         except MemoryError:

@@ -8,10 +8,13 @@ and chance count in the server's own code only: what its libraries draw at impor
 # ruff: noqa: PTH100, PTH115, PTH119, PTH123, PTH208
 from __future__ import annotations
 
+import _random
 import contextlib
 import datetime
+import gc
 import os
 import random
+import re
 import sys
 import threading
 import time
@@ -29,6 +32,7 @@ DRAWS: tuple[Any, ...] = (os.urandom, os.getpid)
 WATCHED = {*CLOCKS, *DRAWS}
 NOW = {"now", "utcnow", "today"}
 GENERATOR: Any = random.random.__self__  # type: ignore[attr-defined]
+NUMPY_STATE = re.compile(rb"random\.(seed|default_rng|RandomState|Generator)\(")
 WRAPPERS = {"uuid.py", "secrets.py", "random.py", "tempfile.py", "_pydatetime.py", "os.py"}
 TOUCHING = {"os.exec", "os.fork", "os.link", "os.mkdir", "os.posix_spawn", "os.remove", "os.rename", "os.symlink",
             "os.system", "socket.bind", "socket.connect", "subprocess.Popen"}  # fmt: skip
@@ -44,6 +48,7 @@ class Watch:
         self.reasons: list[str] = []
         self.threads = set(threading.enumerate())
         self.files = open_files()
+        self.fixed: set[int] = set()  # generators of a fixed seed: a process of its own would have the same
         self.clock = (time.time, datetime.datetime, datetime.date)
         sys.addaudithook(self._audit)  # audit hooks stay for good, hence `on`
         sys.setprofile(self._profile)
@@ -62,9 +67,15 @@ class Watch:
         if event != "c_call":
             return
         owner = getattr(arg, "__self__", None)
-        if owner is GENERATOR:
+        if isinstance(owner, _random.Random):
+            if arg.__name__ == "seed" and frame.f_locals.get("a") is None:
+                return  # seeded by chance: every fork does that again
             if arg.__name__ in ("seed", "setstate"):
-                self.reasons.append("it fixes the state of `random`")
+                if owner is GENERATOR:
+                    self.reasons.append("it fixes the state of `random`")
+                self.fixed.add(id(owner))
+                return
+            if owner is not GENERATOR and id(owner) in self.fixed:
                 return
         elif not (arg.__name__ in NOW and isinstance(owner, type) and issubclass(owner, datetime.date)):
             try:
@@ -102,12 +113,19 @@ class Watch:
         files = [f"{fd} ({target})" for fd, target in open_files().items() if fd not in mine]
         if files:
             reasons.append(f"it holds open files or sockets: {', '.join(files)}")
-        if "numpy.random" in sys.modules and any(b"random.seed(" in text for text in self._own_sources()):
-            reasons.append("it may fix the state of numpy's random numbers")
+        if "numpy.random" in sys.modules and any(NUMPY_STATE.search(text) for text in self._own_sources()):
+            reasons.append("it may hold or fix a state of numpy's random numbers")
         if (time.time, datetime.datetime, datetime.date) != self.clock:
             reasons.append("it replaces the clock")
         if reasons:
             raise Unfit("; ".join(reasons[:5]))
+
+
+def generators(watch: Watch) -> list[random.Random]:
+    """The random generators that were seeded by chance and must be again in every fork, besides `random`'s own."""
+    found = [thing for thing in gc.get_objects() if isinstance(thing, random.Random)]
+    secure = random.SystemRandom
+    return [g for g in found if g is not GENERATOR and not isinstance(g, secure) and id(g) not in watch.fixed]
 
 
 def open_files() -> dict[int, str]:

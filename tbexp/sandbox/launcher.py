@@ -22,6 +22,7 @@ import gc
 import importlib
 import importlib.util
 import os
+import random
 import runpy
 import selectors
 import sys
@@ -113,6 +114,7 @@ def serve_ready(command: dict[str, Any], control: Control) -> NoReturn:
         lean_stdio.quiet_request_log()
         schemas = [tool.get(key) for tool in tools for key in ("inputSchema", "outputSchema")]
         lean_stdio.remember_checked_schemas([schema for schema in schemas if schema])
+        generators = fitness.generators(watch)
         born = nursery.Nursery(control, None)
         gc.collect()
         gc.freeze()
@@ -124,7 +126,7 @@ def serve_ready(command: dict[str, Any], control: Control) -> NoReturn:
         for old, new in zip(wakers, _socket.socketpair(), strict=True):
             new.setblocking(False)
             os.dup2(new.fileno(), old, inheritable=False)
-        reseed()
+        reseed(generators)
 
     failure: list[BaseException] = []
 
@@ -212,7 +214,7 @@ def serve_import(command: dict[str, Any], control: Control) -> NoReturn:
     lean_stdio.remember_checked_schemas([])
 
     def start(message: dict[str, Any]) -> None:
-        reseed()
+        reseed(generators)
         status = 0
         try:
             if block is not None and module is not None:
@@ -228,6 +230,7 @@ def serve_import(command: dict[str, Any], control: Control) -> NoReturn:
             status = 1
         nursery.leave(status)
 
+    generators = fitness.generators(watch)
     born = nursery.Nursery(control, start)
     gc.collect()
     gc.freeze()
@@ -236,8 +239,10 @@ def serve_import(command: dict[str, Any], control: Control) -> NoReturn:
     raise AssertionError("a child came back")
 
 
-def reseed() -> None:
+def reseed(generators: list[random.Random]) -> None:
     """`random` itself is seeded by every fork."""
+    for generator in generators:
+        generator.seed()
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and "numpy.random" in sys.modules:
         numpy.random.seed()

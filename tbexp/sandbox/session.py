@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 INIT = "__reserved__init"
 EFFECTS = "__reserved__geteffects"
 TEARDOWN = "__reserved__teardown"
+TEARDOWN_S = 10.0  # a server that takes longer is ended
 RESERVED = "__reserved__"
 
 
@@ -57,7 +58,12 @@ class Session:
         self.init_result[server] = {}
         if INIT not in offered:
             return
-        text = await self._reserved(server, INIT, {"config": config}, "server_init", self._limits.start_s)
+        try:
+            text = await self._reserved(server, INIT, {"config": config}, "server_init", self._limits.start_s)
+        except WorldError as error:
+            if error.kind == "tool_timeout":
+                raise WorldError("server_init", error.message) from error
+            raise
         try:
             answer = json.loads(text)
         except ValueError:
@@ -136,7 +142,7 @@ class Session:
             if TEARDOWN not in self._offered[server] or connection.broken is not None:
                 continue
             try:
-                await self._reserved(server, TEARDOWN, {}, "teardown", self._limits.call_s)
+                await self._reserved(server, TEARDOWN, {}, "teardown", min(TEARDOWN_S, self._limits.call_s))
             except WorldError as error:
                 log.warning("session %s: teardown of server %s failed: %s", self.id, server, error)
 

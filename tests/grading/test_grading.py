@@ -353,6 +353,18 @@ def test_the_grader_is_started_again_when_it_died():
     asyncio.run(go())
 
 
+def test_a_test_that_was_pushed_out_of_the_warm_process_is_sent_again():
+    async def go() -> None:
+        async with open_grader(SandboxConfig(name="x", kind="prefork")) as grader:
+            code = "def t(x, judge): pass\n__tb_test_fn = t\n"
+            assert (await grader.grade(code, CONTEXT)).passed
+            for key in grader._seen:
+                grader._seen[key] = 5  # as if it had been compiled there
+            assert (await grader.grade(code, CONTEXT)).passed
+
+    asyncio.run(go())
+
+
 def test_no_test_code_means_no_grading():
     assert grade("__tb_test_fn = lambda x, judge: None").passed
 

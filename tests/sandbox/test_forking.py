@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -35,7 +36,8 @@ def test_a_server_without_the_sdk_is_forked_after_its_import(server, config):
     level, answers = open_once(config(), server("by_hand"), ["count", "count", "draw"])
     assert level == "import"
     assert [answer[:2] for answer in answers] == [["1", "2"], ["1", "2"]]
-    assert answers[0][2] != answers[1][2]
+    one, other = (json.loads(answer[2]) for answer in answers)
+    assert one[0] != other[0] and one[1] != other[1] and one[2] == other[2]
 
 
 UNFIT = {

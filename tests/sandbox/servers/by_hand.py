@@ -13,6 +13,8 @@ fault = sys.argv[1] if len(sys.argv) > 1 else ""
 NAMES = ["count", "draw", "environment", "crash", "hang", "babble"]
 TOOLS = [{"name": name, "description": name, "inputSchema": {"type": "object", "properties": {}}} for name in NAMES]
 calls = 0
+dice = random.Random()
+loaded_dice = random.Random(7)
 
 
 def answer(method: str, params: dict) -> dict | None:
@@ -38,7 +40,7 @@ def act(name: str) -> str:
         print("Welcome to the shop!", flush=True)
     if name == "environment":
         return json.dumps(dict(os.environ))
-    return str(random.random()) if name == "draw" else str(calls)
+    return json.dumps([random.random(), dice.random(), loaded_dice.random()]) if name == "draw" else str(calls)
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from mcp.server.fastmcp import FastMCP
 
 server = FastMCP("shop")
+dice = random.Random()
 database: sqlite3.Connection
 
 
@@ -67,7 +68,7 @@ def say(text: str, times: int = 1) -> str:
 @server.tool()
 def chance() -> str:
     """Everything that must differ between sessions."""
-    return json.dumps([random.random(), uuid.uuid4().hex, os.urandom(8).hex(), os.getpid()])
+    return json.dumps([random.random(), dice.random(), uuid.uuid4().hex, os.urandom(4).hex(), os.getpid()])
 
 
 @server.tool()
