@@ -107,10 +107,8 @@ def requirements() -> list[tuple[str, Requirement]]:
 def belongs(requirement: Requirement, extra: str) -> bool:
     """Whether it is asked for on this machine, by this extra."""
     name = "" if extra == "base" else extra
-    return (
-        requirement.marker is None
-        and not name
-        or (requirement.marker is not None and requirement.marker.evaluate({"extra": name}))
+    return (requirement.marker is None and not name) or (
+        requirement.marker is not None and requirement.marker.evaluate({"extra": name})
     )
 
 
