@@ -106,7 +106,7 @@ class Launcher:
         self.hello = hello
         self.dead = False
         self.up: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._asked: dict[int, asyncio.Future[int]] = {}
+        self._asked: dict[int, asyncio.Future[tuple[int, asyncio.Future[int]]]] = {}
         self._children: dict[int, asyncio.Future[int]] = {}
         self._next = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -159,7 +159,7 @@ class Launcher:
         answer = self._asked[self._next] = loop.create_future()
         try:
             await self.send(message, (theirs.fileno(), tail.write_fd))
-            pid = await answer
+            pid, ended = await answer
         except BaseException:
             ours.close()
             tail.close()
@@ -168,7 +168,7 @@ class Launcher:
             theirs.close()
             tail.handed_over()
             self._asked.pop(message["id"], None)
-        return Child(pid, tail, ours, self._children[pid])
+        return Child(pid, tail, ours, ended)
 
     async def end(self, child: Child, grace_s: float) -> None:
         """Wait for the end of a child whose input has ended; past the grace it is killed."""
@@ -226,17 +226,21 @@ class Launcher:
 
     def _message(self, message: dict[str, Any]) -> None:
         if "exit" in message:
-            ended = self._children.pop(message["exit"], None)
-            if ended is not None and not ended.done():
-                ended.set_result(message["status"])
+            gone = self._children.pop(message["exit"], None)
+            if gone is not None and not gone.done():
+                gone.set_result(message["status"])
         elif "id" in message:
             answer = self._asked.get(message["id"])
             if "pid" in message:
-                self._children[message["pid"]] = asyncio.get_running_loop().create_future()
+                ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+                self._children[message["pid"]] = ended
             if answer is None or answer.done():
+                if "pid" in message:  # whoever asked has gone
+                    with contextlib.suppress(OSError):
+                        self._socket.send(json.dumps({"op": "kill", "pid": message["pid"]}).encode())
                 return
             if "pid" in message:
-                answer.set_result(message["pid"])
+                answer.set_result((message["pid"], ended))
             else:
                 answer.set_exception(WorldError("server_init", f"no process for a session: {message['error']}"))
         elif not self.up.done():

@@ -16,6 +16,7 @@ from typing import Any
 from tbexp.errors import WorldError
 
 PROTOCOL = "2025-06-18"
+END_REPORT_S = 2.0
 MAX_LINE = 1 << 26  # bytes; a longer line is no answer to a tool call
 
 
@@ -33,9 +34,10 @@ class Connection(asyncio.Protocol):
     Whatever the server does wrong ends the conversation: pending and later requests raise the same WorldError.
     """
 
-    def __init__(self, name: str, describe_end: Callable[[], str]):
-        """describe_end: what is known of the server's end (exit status, last log lines), for messages."""
+    def __init__(self, name: str, ended: asyncio.Future[int], describe_end: Callable[[], str]):
+        """ended: done when the server's process is. describe_end: what is known of its end, for messages."""
         self.name = name
+        self.ended = ended
         self.describe_end = describe_end
         self.broken: WorldError | None = None
         self.tools_changed = False
@@ -48,9 +50,11 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     @classmethod
-    async def open(cls, sock: socket.socket, name: str, describe_end: Callable[[], str]) -> Connection:
+    async def open(
+        cls, sock: socket.socket, name: str, ended: asyncio.Future[int], describe_end: Callable[[], str]
+    ) -> Connection:
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_unix_connection(lambda: cls(name, describe_end), sock=sock)
+        _, connection = await loop.create_unix_connection(lambda: cls(name, ended, describe_end), sock=sock)
         return connection
 
     async def request(self, method: str, params: Mapping[str, Any], timeout: float) -> dict[str, Any]:
@@ -147,12 +151,12 @@ class Connection(asyncio.Protocol):
         if not self.closed.done():
             self.closed.set_result(None)
         if self.broken is None:
-            # The reason is asked for later: the launcher reports the exit a moment after the socket closes.
-            loop = asyncio.get_running_loop()
+            # The launcher reports the exit a moment after the socket closes; a server may also close it and live on.
             self.broken = WorldError("server_crashed", f"server {self.name} ended")
-            loop.call_later(0.05, self._crashed)
+            self.ended.add_done_callback(self._crashed)
+            asyncio.get_running_loop().call_later(END_REPORT_S, self._crashed)
 
-    def _crashed(self) -> None:
+    def _crashed(self, ended: asyncio.Future[int] | None = None) -> None:
         self.broken = WorldError("server_crashed", f"server {self.name} ended{self.describe_end()}")
         self._break(self.broken)
 

@@ -73,7 +73,7 @@ class Backend:
             request = {"argv": self.server.command, "cwd": self.server.cwd, "env": env}
         child = await launcher.child(request)
         try:
-            connection = await Connection.open(child.socket, self.server.name, child.describe_end)
+            connection = await Connection.open(child.socket, self.server.name, child.ended, child.describe_end)
         except BaseException:
             child.socket.close()
             raise
