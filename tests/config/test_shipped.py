@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tbexp.app import jobs_of
 from tbexp.config.compose import Composer, known_keys, opened, plain
 from tbexp.config.folders import chosen_by_default, conf_folder, options
 from tbexp.config.validate import schema_keys, validate, validated
@@ -101,6 +102,13 @@ def test_an_experiment_holds_only_deltas(compose: Composer, name: str) -> None:
 def test_the_published_settings_are_the_published_ones(compose: Composer, key: str, published: float) -> None:
     options = ["optimizer=published", "group=published", "topology=h100x3", "training=published"]
     assert at(plain(compose(options)), key) == published
+
+
+@pytest.mark.parametrize("name", options(CONF).get("sweep", {}))
+def test_each_sweep_has_several_valid_jobs_and_says_what_it_asks(compose: Composer, name: str) -> None:
+    jobs = jobs_of(compose, [f"+sweep={name}"])
+    assert len(jobs) > 1 and options(CONF)["sweep"][name].count("?") == 1
+    assert all(validated(plain(compose(job))) for job in jobs)
 
 
 def test_conf_has_no_file_that_nothing_reads() -> None:
