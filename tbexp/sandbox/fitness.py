@@ -5,10 +5,11 @@ writes a file, fixes or draws random numbers, or takes the time, before it is as
 and chance count in the server's own code only: what its libraries draw at import is hardly ever seen by a session.
 """
 
-# ruff: noqa: PTH100, PTH115, PTH119, PTH123, PTH208
+# ruff: noqa: PTH100, PTH115, PTH119, PTH120, PTH123, PTH208
 from __future__ import annotations
 
 import _random
+import ast
 import contextlib
 import datetime
 import gc
@@ -119,6 +120,55 @@ class Watch:
             reasons.append("it replaces the clock")
         if reasons:
             raise Unfit("; ".join(reasons[:5]))
+
+
+SDK = {"mcp", "anyio", "asyncio", "contextlib", "runpy"}
+
+
+def nothing_follows(frame: FrameType | None, home: str) -> bool:
+    """Whether the server's own code does nothing more once the calls that led to `frame` return.
+
+    Own code is what is under `home`; of the rest, the SDK and what it runs on are known to do nothing that a process
+    that ends would miss.
+    """
+    here = os.path.dirname(os.path.abspath(__file__))
+    while frame is not None:
+        file = frame.f_code.co_filename
+        known = str(frame.f_globals.get("__name__", "")).partition(".")[0] in SDK or file.startswith("<frozen")
+        if not known and os.path.dirname(os.path.abspath(file)) != here:
+            if not os.path.abspath(file).startswith(home):
+                return False
+            try:
+                with open(file, "rb") as source:
+                    tree = ast.parse(source.read())
+            except (OSError, SyntaxError):
+                return False
+            if not _at_the_end(tree, frame):
+                return False
+        frame = frame.f_back
+    return True
+
+
+def _at_the_end(tree: ast.Module, frame: FrameType) -> bool:
+    body: list[ast.stmt] = tree.body
+    if frame.f_code.co_name != "<module>":
+        functions = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            and min(part.lineno for part in (node, *node.decorator_list)) == frame.f_code.co_firstlineno
+        ]
+        if len(functions) != 1:
+            return False
+        body = functions[0].body
+    while body:
+        last = body[-1]
+        if not last.lineno <= frame.f_lineno <= (last.end_lineno or 0):
+            return False
+        if not isinstance(last, ast.If):
+            return isinstance(last, ast.Expr | ast.Return)
+        body = last.orelse if last.orelse and frame.f_lineno >= last.orelse[0].lineno else last.body
+    return False
 
 
 def generators(watch: Watch) -> list[random.Random]:

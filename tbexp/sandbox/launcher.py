@@ -28,7 +28,7 @@ import selectors
 import sys
 import traceback
 from collections.abc import Callable
-from types import CodeType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 
@@ -137,7 +137,12 @@ def serve_ready(command: dict[str, Any], control: Control) -> NoReturn:
             failure.append(error)
             raise SystemExit(70) from error
 
-    sys.meta_path.insert(0, lean_stdio.StdioFinder(lambda original: lean_stdio.lean_stdio(original, guarded)))
+    def plain(frame: FrameType) -> bool:
+        return fitness.nothing_follows(frame, home)
+
+    sys.meta_path.insert(
+        0, lean_stdio.StdioFinder(lambda original: lean_stdio.lean_stdio(original, guarded, plain, nursery.leave))
+    )
     asyncio.set_event_loop_policy(PollPolicy())
     watch = fitness.Watch(home)
     status = 0

@@ -66,7 +66,10 @@ def read_servers(file: Path | str, *, python: str, allow_env: Sequence[str] = ()
 def allowed_environment(allow_env: Sequence[str], own: Mapping[str, str]) -> dict[str, str]:
     """The environment of a server: the base names and the allowed ones that are set, then the server's own."""
     names = (*BASE_ENV, *allow_env)
-    return QUIET_ENV | {name: os.environ[name] for name in names if name in os.environ} | dict(own)
+    taken = {name: os.environ[name] for name in names if name in os.environ}
+    if "PYTHONPATH" in taken:  # the server runs in a folder of its own
+        taken["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, taken["PYTHONPATH"].split(os.pathsep)))
+    return QUIET_ENV | taken | dict(own)
 
 
 class _Reader:

@@ -114,6 +114,45 @@ def test_a_server_that_is_forked_ends_by_itself_when_its_session_does(server, co
     assert end.read_text() == "ended by itself"
 
 
+SHOPS = {
+    "at the end": ("def main():\n    server.run()\n\nif __name__ == '__main__':\n    main()\n", False),
+    "before more": ("def main():\n    server.run()\n    END.write_text('x')\n\nmain()\n", True),
+    "inside a try": ("try:\n    server.run()\nfinally:\n    END.write_text('x')\n", True),
+    "before more at the top": ("def main():\n    server.run()\n\nmain()\nEND.write_text('x')\n", True),
+    "with an exit handler": ("import atexit\natexit.register(END.write_text, 'x')\nserver.run()\n", True),
+    "with a lifespan": ("server = FastMCP('it', lifespan=life)\nserver.run()\n", True),
+}
+HEAD = """
+import contextlib, os, pathlib
+from mcp.server.fastmcp import FastMCP
+END = pathlib.Path(os.environ["END"])
+
+@contextlib.asynccontextmanager
+async def life(server):
+    yield
+    END.write_text("x")
+
+server = FastMCP("it")
+"""
+
+
+def test_code_that_stands_after_the_servers_run_is_run(config, tmp_path):
+    async def go():
+        servers = {}
+        for name, (text, _) in SHOPS.items():
+            file = tmp_path / f"{name.replace(' ', '_')}.py"
+            file.write_text(HEAD + text)
+            servers[name] = Server(name, (sys.executable, str(file)), {"END": str(tmp_path / name)}, str(tmp_path))
+        async with open_sandbox(config(), servers) as sandbox:
+            for name in servers:
+                async with sandbox.session({name: {}}, []):
+                    pass
+            return sandbox.levels()
+
+    assert set(asyncio.run(go()).values()) == {"ready"}
+    assert {name: (tmp_path / name).exists() for name in SHOPS} == {name: ends for name, (_, ends) in SHOPS.items()}
+
+
 PARENT = """
 import asyncio, sys
 from tbexp.config.schema import SandboxConfig
