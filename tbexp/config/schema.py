@@ -76,10 +76,12 @@ class TasksConfig(Group):
 
 class Band(Group):
     upper: Share | None = None  # exclusive upper edge of the pass rate; the last band has none
-    keep: bool
+    keep: bool  # are its tasks trained on
 
 
 class Bands(Group):
+    """From the tasks that the base policy hardly ever solves to those that it nearly always does."""
+
     rarely: Band
     hard: Band
     medium: Band
@@ -89,7 +91,7 @@ class Bands(Group):
 
 class Buckets(Group):
     name: str
-    by: Literal["band", "signal"] = "band"
+    by: Literal["band", "signal"] = "band"  # what keeps a task: its band, or the chance of a mixed group
     bands: Bands
     min_band_mass: Share = 0.0  # posterior mass the chosen band must have
     min_mixed_probability: Share = 0.5  # for by=signal: least probability that a group is mixed
@@ -102,12 +104,14 @@ class GroupConfig(Group):
 
 
 class Optimizer(Group):
+    """AdamW."""
+
     name: str
     lr: Positive
     weight_decay: NotNegative = 0.0
     betas: tuple[Share, Share] = (0.9, 0.999)
-    warmup_steps: Count = 0
-    clip_grad: Positive = 1.0
+    warmup_steps: Count = 0  # linear from 0; then constant
+    clip_grad: Positive = 1.0  # largest norm of the gradient
 
 
 class Topology(Group):
@@ -115,20 +119,20 @@ class Topology(Group):
     device: Literal["cpu", "cuda"]
     nodes: AtLeastOne = 1
     gpus_per_node: AtLeastOne = 1  # on the CPU: logical devices, one trainer rank each
-    sequence_parallel: AtLeastOne = 1
-    rollout_tensor_parallel: AtLeastOne = 1
-    rollout: Literal["transformers", "vllm"] = "transformers"
+    sequence_parallel: AtLeastOne = 1  # devices that share one sequence in training (Ulysses)
+    rollout_tensor_parallel: AtLeastOne = 1  # devices of a node that share one copy of the weights in generation
+    rollout: Literal["transformers", "vllm"] = "transformers"  # what generates: transformers on cpu, vllm on cuda
     dtype: Literal["float32", "bfloat16"] = "float32"
-    offload: bool = False
+    offload: bool = False  # parameters and optimiser state to host memory while they are not used
     threads: AtLeastOne = 1  # torch threads per process, CPU only
-    agent_workers: AtLeastOne = 1
-    gpu_memory_utilization: Share = 0.7
+    agent_workers: AtLeastOne = 1  # processes that run episodes in training
+    gpu_memory_utilization: Share = 0.7  # of vLLM
 
 
 class Launcher(Group):
     name: str
     kind: Literal["local", "slurm"]
-    secrets_file: str | None = None
+    secrets_file: str | None = None  # NAME=value lines, mode 0600, read where an endpoint is called
 
 
 class Sampling(Group):
@@ -144,21 +148,20 @@ class Limits(Group):
     actions: AtLeastOne = 24  # tool batches and visible texts
     tokens: AtLeastOne = 1024  # tokens the policy may produce in one attempt
     generation_seconds: Positive = 600.0  # time in the policy's own generation
-    empty_completion: Literal["fail", "ask_user"] = (
-        "fail"  # a completion without text and calls; ask_user: as `tb infer`
-    )
+    # What a completion without text and calls means; ask_user: the user's turn, as in `tb infer`.
+    empty_completion: Literal["fail", "ask_user"] = "fail"
 
 
 class Endpoint(Group):
     """An OpenAI-compatible chat endpoint. The key is named, never held."""
 
-    base_url: str | None = None
-    model: str | None = None
-    api_key_env: str | None = None
-    timeout_s: Positive = 60.0
-    retries: Count = 5
-    max_concurrency: AtLeastOne = 16
-    extra_body: dict[str, Any] = Field(default_factory=dict)
+    base_url: str | None = None  # such as http://HOST:8000/v1
+    model: str | None = None  # the name that the endpoint knows the model by
+    api_key_env: str | None = None  # environment variable that holds the key; null: it needs none
+    timeout_s: Positive = 60.0  # of one request
+    retries: Count = 5  # further tries of a request that failed in a way that may pass
+    max_concurrency: AtLeastOne = 16  # requests in flight
+    extra_body: dict[str, Any] = Field(default_factory=dict)  # more fields of each request's body
 
 
 class PolicyConfig(Group):
@@ -175,7 +178,7 @@ class UserConfig(Group):
     kind: Literal["scripted", "chat", "none"]
     endpoint: Endpoint = Endpoint()
     temperature: NotNegative = 1.0
-    max_tokens: AtLeastOne = 512
+    max_tokens: AtLeastOne = 512  # per answer
     may_end: bool = False  # may the simulated user end the conversation
     spending_cap_usd: Positive | None = None  # stop (exit 3) when the price table says more was spent
 
@@ -184,7 +187,7 @@ class JudgeConfig(Group):
     name: str
     kind: Literal["scripted", "chat", "none"]
     endpoint: Endpoint = Endpoint()
-    style: Literal["legacy", "motivation"] = "legacy"
+    style: Literal["legacy", "motivation"] = "legacy"  # a bare verdict, or reasons before it
     answers: dict[str, bool] = Field(default_factory=dict)  # kind=scripted: part of a question -> yes (true) or no
     max_tokens: AtLeastOne = 512
     spending_cap_usd: Positive | None = None
@@ -192,15 +195,15 @@ class JudgeConfig(Group):
 
 class SandboxConfig(Group):
     name: str
-    kind: Literal["prefork", "process"]
+    kind: Literal["prefork", "process"]  # servers forked from warm ones, or started as new processes
     servers: str | None = None  # servers.yaml; null: <tasks.root>/servers/servers.yaml
     allow_env: list[str] = Field(default_factory=list)  # names that server commands and graders may see
-    call_timeout_s: Positive = 60.0
-    start_timeout_s: Positive = 60.0
-    grade_timeout_s: Positive = 30.0
-    grade_memory_mib: AtLeastOne = 1024
+    call_timeout_s: Positive = 60.0  # of one tool call; longer: the world's failure
+    start_timeout_s: Positive = 60.0  # of one attempt's servers
+    grade_timeout_s: Positive = 30.0  # of one check
+    grade_memory_mib: AtLeastOne = 1024  # of one check's process
     max_result_chars: AtLeastOne = 200_000  # longer tool results are cut with a marker
-    max_sessions: AtLeastOne = 128
+    max_sessions: AtLeastOne = 128  # open at once
 
 
 class Fields(Group):
@@ -221,16 +224,18 @@ class Probe(Group):
 
 
 class Reference(Group):
-    rows: list[str] = Field(default_factory=list)
+    """The screen by a stronger model: tasks that it does not solve are not trained on."""
+
+    rows: list[str] = Field(default_factory=list)  # its attempts; none: no screen
     min_clean: AtLeastOne = 1
     min_passed: Count = 1
-    threshold: Share | None = None
-    probability: Share | None = None
+    threshold: Share | None = None  # with `probability`: its pass rate must be above this
+    probability: Share | None = None  # least posterior probability of that
 
 
 class SelectionConfig(Group):
     name: str
-    min_clean: AtLeastOne = 3
+    min_clean: AtLeastOne = 3  # attempts that are no system errors
     exclude: str | list[str] = Field(default_factory=list)  # uids, or a YAML/JSON file of them
     validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0, strict=True)] = 0.2
     seed: Integer = 42
@@ -239,14 +244,14 @@ class SelectionConfig(Group):
 
 class Training(Group):
     name: str
-    steps: AtLeastOne
-    validate_every: AtLeastOne = 10
-    validation_attempts: AtLeastOne = 4
-    save_every: AtLeastOne = 5
+    steps: AtLeastOne  # updates
+    validate_every: AtLeastOne = 10  # updates; the checkpoint is chosen among those
+    validation_attempts: AtLeastOne = 4  # per validation task
+    save_every: AtLeastOne = 5  # updates between checkpoints
     keep_checkpoints: AtLeastOne = 2  # newest, besides the chosen one
     clip_low: Positive = 0.2
     clip_high: Positive = 0.2
-    normalise_by_std: bool = True
+    normalise_by_std: bool = True  # advantages by the standard deviation of their group
     mini_batches: AtLeastOne = 1  # optimiser steps per update
     max_prompt_tokens: AtLeastOne | None = None  # system message, tools and query; null: half of model.max_context
     refill_rounds: Count = 4  # generation batches per update at most, zero-variance groups being replaced
@@ -255,10 +260,10 @@ class Training(Group):
 
 class Evaluation(Group):
     name: str
-    attempts: AtLeastOne = 20
-    rows: list[str] = Field(default_factory=list)
+    attempts: AtLeastOne = 20  # per held-out task, the k of pass@k
+    rows: list[str] = Field(default_factory=list)  # JSONL files made elsewhere, instead of evaluating
     fields: Fields = Fields()
-    allow_partial: bool = False
+    allow_partial: bool = False  # report although attempts are missing
     policies: list[Literal["base", "trained"]] = Field(default_factory=lambda: ["base", "trained"])  # type: ignore[arg-type]
     retries: Count = 3
     bootstrap: AtLeastOne = 2000  # bootstrap samples of the intervals
@@ -275,9 +280,9 @@ class ModelPrice(Group):
 
 class Prices(Group):
     name: str
-    dated: str
-    models: dict[str, ModelPrice] = Field(default_factory=dict)
-    gpu_hour_usd: NotNegative = 0.0
+    dated: str  # when the prices were looked up
+    models: dict[str, ModelPrice] = Field(default_factory=dict)  # by endpoint.model
+    gpu_hour_usd: NotNegative = 0.0  # for local weights
 
 
 class Tracking(Group):
@@ -294,7 +299,7 @@ class Config(Group):
     seed: Integer = 1
     stages: list[Literal[STAGES + SINGLE_STAGES]]  # type: ignore[valid-type]
     force: list[Literal[STAGES]] = Field(default_factory=list)  # type: ignore[valid-type]
-    dry_run: bool = False
+    dry_run: bool = False  # check and show the plan, run nothing
     store: AbsolutePath  # folder of the stages' results, shared by runs
     model: ModelConfig
     tasks: TasksConfig
