@@ -117,28 +117,26 @@ class AttemptLoop(AgentLoopBase):  # type: ignore[misc]
             self.session, self.retry = session, retry
             try:
                 played = await self.play(task, seed=seed, generate=generate, sampling=sampling)
+                return self._output(played, generate, task=task, draw=draw, retried=retry)
             except WorldError as error:
                 note_failure(self.plan_file.with_name(FAILURES), task, error)
                 log.warning("%s attempt %s ended as a system error (%s), try %s", task, session, error, retry + 1)
                 if retry == RETRIES:
                     raise
-                continue
             except Exception as error:
                 note_failure(self.plan_file.with_name(FAILURES), task, error)
                 raise
-            return self._output(played, generate, task=task, draw=draw, retried=retry)
         raise AssertionError("unreachable")
 
     def _output(self, played: Played, generate: Generator, *, task: str, draw: int, retried: int) -> AgentLoopOutput:
         start, end = played.prompt_length, last_produced(played.mask) + 1
-        limit = self.rollout_config.prompt_length
-        if start > limit or end - start > self.rollout_config.response_length:
-            raise ValueError(
-                f"{task}: prompt {start} and response {end - start} tokens, "
-                f"allowed {limit} and {self.rollout_config.response_length}"
-            )
+        limit, room = self.rollout_config.prompt_length, self.rollout_config.response_length
+        if start > limit:
+            raise ValueError(f"a prompt of {start} tokens, and training.max_prompt_tokens allows {limit}")
+        if end > limit + room:
+            raise ValueError(f"a conversation of {end} tokens, and model.max_context is {limit + room}")
         if end <= start:
-            raise ValueError(f"{task}: the policy produced no token")
+            raise ValueError("the policy produced no token")
         seconds = {**played.seconds, "generation": generate.seconds}
         note = {
             "task": task,
@@ -147,6 +145,8 @@ class AttemptLoop(AgentLoopBase):  # type: ignore[misc]
             "finish_reason": played.finish_reason,
             "turns": played.turns,
             "retried": retried,
+            "tokens": sum(played.mask[start:end]),
+            "surprise": -sum(played.logprobs[start:end]),
             "seconds": seconds,
         }
         versions = generate.versions or [-1]

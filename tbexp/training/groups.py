@@ -35,6 +35,11 @@ class Ledger:
         return [*mixed, *flat][: self.wanted]
 
     def metrics(self) -> dict[str, float]:
+        """Over all groups that were generated for the update, used or not.
+
+        entropy_of_samples: mean of -log p over the tokens the policy drew, nats per token. That estimates the policy's
+        entropy without bias when all of its distribution is sampled from.
+        """
         clean = self.count("mixed") + self.count("flat")
         rewards = [a["reward"] for a in self.attempts]
         used_flat = max(0, self.wanted - self.count("mixed"))
@@ -48,6 +53,9 @@ class Ledger:
         }
         if clean:
             metrics["train/mixed_group_rate"] = self.count("mixed") / clean
+        if tokens := sum(a.get("tokens", 0) for a in self.attempts):
+            metrics["train/produced_tokens"] = float(tokens)
+            metrics["train/entropy_of_samples"] = sum(a["surprise"] for a in self.attempts) / tokens
         if rewards:
             metrics["train/reward_mean"] = sum(rewards) / len(rewards)
         return metrics | attempt_metrics(self.attempts)

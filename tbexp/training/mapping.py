@@ -80,7 +80,7 @@ def settings(config: Config, *, model_folder: Path, folder: Path) -> dict[str, A
         f"{actor}.strategy": "fsdp2",
         f"{actor}.use_kl_loss": False,
         f"{actor}.entropy_coeff": 0,
-        f"{actor}.calculate_entropy": not recomputes_old_logprobs(config),
+        f"{actor}.calculate_entropy": False,  # a metric only: known from old log-probs, or from what was sampled (groups)
         f"{actor}.loss_agg_mode": "token-mean",
         f"{actor}.clip_ratio_low": config.training.clip_low,
         f"{actor}.clip_ratio_high": config.training.clip_high,
@@ -122,6 +122,7 @@ def settings(config: Config, *, model_folder: Path, folder: Path) -> dict[str, A
             "rounds": config.training.refill_rounds,
             "group_size": size,
             "failures": str(folder / "verl" / FAILURES),
+            "by_length": cpu and config.training.mini_batches == 1,  # micro batches with little padding
         },
         "trainer.checkpoint_callback_class": "tbexp.training.callback.WriteManifest",
         "trainer.device": config.topology.device,
@@ -141,8 +142,8 @@ def settings(config: Config, *, model_folder: Path, folder: Path) -> dict[str, A
     }
     if cpu:
         values |= {
-            "actor_rollout_ref.model.external_lib": "tbexp.training.rollout_cpu",
-            "actor_rollout_ref.model.override_config.attn_implementation": "sdpa",
+            "actor_rollout_ref.model.external_lib": ["tbexp.training.rollout_cpu", "tbexp.training.trainer_cpu"],
+            "actor_rollout_ref.model.override_config.attn_implementation": "tbexp_right_padded",  # of trainer_cpu
             f"{actor}.use_torch_compile": False,
             f"{actor}.use_dynamic_bsz": False,
             f"{actor}.ppo_micro_batch_size_per_gpu": micro_batch(groups * size // (ranks * config.training.mini_batches)),

@@ -34,13 +34,14 @@ log = logging.getLogger(__name__)
 
 class RefillingSampler(ReplayBuffer):  # type: ignore[misc]
     """verl's synchronous replay buffer with the rules above. `sampler_kwargs`: poll_interval (s), rounds, group_size,
-    failures (the file that the agent loop notes them in)."""
+    failures (the file that the agent loop notes them in), by_length (order a batch by the length of its rows)."""
 
     def __init__(self, *, sampler_kwargs: dict[str, Any], **kwargs: Any):
         settings = dict(sampler_kwargs or {})
         self._rounds = max(1, int(settings.get("rounds", 1)))
         self._group_size = int(settings["group_size"])
         self._failures = Path(settings["failures"])
+        self._by_length = bool(settings.get("by_length"))
         super().__init__(sampler_kwargs=sampler_kwargs, poll_interval=float(settings.get("poll_interval", 0.05)), **kwargs)
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Any, dict[str, float]]:
@@ -103,7 +104,10 @@ class RefillingSampler(ReplayBuffer):  # type: ignore[misc]
         snapshot = dict(self.partitions[partition_id])
         self._clear_groups(partition_id, {uid for uid, kind in ledger.kinds.items() if kind != "failed"} - set(chosen))
         log.info("update of %s groups: %s", ledger.wanted, Counter(ledger.kinds.values()))
-        return self._materialize_batch(partition_id, chosen, snapshot), ledger.metrics()
+        batch = self._materialize_batch(partition_id, chosen, snapshot)
+        if self._by_length:
+            batch.reorder(sorted(range(len(batch.keys)), key=lambda i: batch.tags[i]["seq_len"]))
+        return batch, ledger.metrics()
 
     def _stop_unless_worlds(self) -> None:
         for failure in read_failures(self._failures):

@@ -17,8 +17,7 @@ from typing import Any
 VALIDATION = "train/validation_pass_rate"
 
 OURS = {
-    "actor/entropy": "train/entropy",
-    "actor/entropy_loss": "train/entropy",  # its name when only the update computes it
+    "train/entropy_of_samples": "train/entropy",  # verl's own, if it is computed, replaces it
     "actor/grad_norm": "train/grad_norm",
     "actor/lr": "train/lr",
     "actor/pg_clipfrac": "train/clip_fraction",
@@ -49,6 +48,8 @@ def named(data: Mapping[str, Any]) -> dict[str, float]:
             row[OURS[key]] = float(value)
         if key.startswith("val-core/validation/reward/mean@"):
             row[VALIDATION] = float(value)
+    if "actor/entropy" in row:
+        row["train/entropy"] = row["actor/entropy"]
     return row
 
 
