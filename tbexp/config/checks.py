@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tbexp.config.schema import BANDS, STAGES, Config, Endpoint, Topology
+from tbexp.config.secrets import key_in
 from tbexp.errors import Problem
 
 
@@ -269,9 +270,9 @@ def environment(config: Config) -> Iterator[Problem]:
     if not {"probe", "train", "evaluate", "serve", "regrade"} & set(config.stages) or config.launcher.secrets_file:
         return
     for name, endpoint in chat_endpoints(config):
-        if endpoint.api_key_env is not None and not os.environ.get(endpoint.api_key_env):
+        if endpoint.api_key_env is not None and (wrong := key_in(endpoint.api_key_env)[1]):
             yield Problem(
-                f"the environment has no variable {endpoint.api_key_env}",
+                wrong,
                 f"{name}.endpoint.api_key_env",
                 f"export {endpoint.api_key_env}=..., or name another one; null: the endpoint needs no key",
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -24,6 +25,20 @@ NAME_IT = "put it into the environment and name the variable: api_key_env=NAME"
 def secret_name(name: str) -> bool:
     """Whether a key of this name would hold a secret."""
     return name not in NAMES_OF_NAMES and bool(SECRET_NAMES.search(name))
+
+
+def key_in(name: str) -> tuple[str, str]:
+    """The key in an environment variable, and what is wrong with it; one of the two is empty.
+
+    White space around it, such as the newline of a secret that was mounted as a file, is not part of it. A key that no
+    HTTP header can carry is refused here, since the complaint of an HTTP library would repeat it.
+    """
+    key = os.environ.get(name, "").strip()
+    if not key:
+        return "", f"the environment has no variable {name}"
+    if not (key.isascii() and key.isprintable()):
+        return "", f"what {name} holds is no key: it has line breaks or characters outside ASCII"
+    return key, ""
 
 
 def looks_secret(text: str) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import random
 import re
 import time
@@ -21,6 +20,7 @@ from typing import Any
 import httpx
 
 from tbexp.config.schema import Endpoint, ModelPrice
+from tbexp.config.secrets import key_in
 from tbexp.errors import Problem, UserError, WorldError, WorldFailure
 from tbexp.policy.policy import OutOfContext, Usage
 
@@ -146,11 +146,11 @@ class ChatEndpoint:
         name = self.config.api_key_env
         if name is None:
             return {}
-        key = os.environ.get(name)
-        if not key:
+        key, wrong = key_in(name)
+        if wrong:
             raise UserError(
                 Problem(
-                    f"the environment variable {name} is not set",
+                    wrong,
                     f"{self.role}.endpoint.api_key_env",
                     f"export {name}=<the key>, or name the variable that holds it",
                 )
@@ -188,7 +188,7 @@ class ChatEndpoint:
         return f"HTTP {status}: {said}"
 
     def _excerpt(self, text: str) -> str:
-        key = os.environ.get(self.config.api_key_env or "")
+        key = key_in(self.config.api_key_env)[0] if self.config.api_key_env else ""
         shown = text.replace(key, "***") if key else text
         shown = " ".join(shown.split())
         return shown if len(shown) <= _EXCERPT else shown[: _EXCERPT - 3] + "..."

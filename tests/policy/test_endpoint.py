@@ -150,7 +150,7 @@ def test_a_refused_key_is_the_users_to_mend_and_is_told_nowhere(status: int, cap
 
 def test_a_key_that_is_not_set_is_the_users_to_mend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ENV)
-    with server(lambda number, body: said()) as (url, seen), pytest.raises(UserError, match=f"{ENV} is not set"):
+    with server(lambda number, body: said()) as (url, seen), pytest.raises(UserError, match=f"has no variable {ENV}"):
         ask(endpoint(url))
     assert not seen
 
