@@ -1,0 +1,94 @@
+"""A probe that is killed with -9 goes on with the same command, and nothing shows that it ever was."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tbexp.attempts import AttemptStore
+from tbexp.attempts.row import digest
+
+PROGRAM = str(Path(__file__).parent / "data" / "killed_while_writing.py")
+SEED = 5
+SETTINGS = ("stages=[probe,select]",)
+
+
+def rows_digest(place: Any) -> str:
+    (folder,) = (place.folder / "stages" / "probe").iterdir()
+    with AttemptStore(folder, read_only=True) as store:
+        rows = store.rows()
+        assert all(store.trajectory(row)["attempt"] == row.attempt for row in rows)
+    return digest(rows)
+
+
+def gone(pids: set[int]) -> bool:
+    """Whether the processes end; they are given time for it."""
+    for _ in range(600):
+        if not any(running(pid) for pid in pids):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def running(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def children(pid: int) -> set[int]:
+    found: set[int] = set()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found |= {int(child)} | children(int(child))
+    return found
+
+
+def killed(place: Any, requests: int) -> None:
+    """The command, killed when it has made so many requests more; what it had started ends with it."""
+    left: set[int] = set()
+
+    def before(number: int) -> Any:
+        if number == moment:
+            left.update(children(process.pid))
+            process.kill()
+
+    moment = place.gardener.count + requests
+    place.gardener.before = before
+    process = place.start(*SETTINGS)
+    process.communicate(timeout=240)
+    place.gardener.before = lambda number: None
+    assert process.returncode == -signal.SIGKILL
+    assert left and gone(left)
+
+
+def test_killed_at_seeded_moments_the_probe_ends_as_if_unbroken(unbroken: Any, new_place: Callable[[], Any]) -> None:
+    whole, *_ = unbroken
+    place = new_place()
+    rng = random.Random(SEED)
+
+    for _ in range(3):  # while requests are under way
+        killed(place, rng.randint(1, 25))
+
+    for half in (0, 1):  # while a trajectory is being written, and a row
+        write = 2 * rng.randint(1, 6) - 1 + half
+        place_in_line = rng.uniform(0.05, 0.95)
+        torn = place.run(*SETTINGS, program=(PROGRAM, str(write), f"{place_in_line:.3f}"))
+        assert torn.returncode == -signal.SIGKILL
+        name = ("trajectories.jsonl", "attempts.jsonl")[half]
+        (file,) = place.folder.glob(f"stages/probe/*/{name}")
+        assert not file.read_bytes().endswith(b"\n")
+
+    assert not (place.run_dir / "select").exists()
+    done = place.run(*SETTINGS)
+    assert done.returncode == 0, done.stderr
+    assert "done before" in done.stderr
+    assert place.counts() == whole.counts() and len(place.rows()) == 48
+    assert rows_digest(place) == rows_digest(whole)
+    assert place.selected() == whole.selected()
