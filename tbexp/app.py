@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tbexp.errors import Problem, UserError, WorldFailure
+from tbexp.errors import Problem, UserError, WorldFailure, one_line
 
 if TYPE_CHECKING:
     import argparse
@@ -323,8 +323,8 @@ def keep_aside(error: BaseException) -> str:
 
 
 class OneLine(logging.Formatter):
-    """For the console: the message without its traceback, which the log file has."""
+    """For the console: the message on one line and without its traceback, which the log file has."""
 
     def format(self, record: logging.LogRecord) -> str:
         record = logging.makeLogRecord({**record.__dict__, "exc_info": None, "exc_text": None, "stack_info": None})
-        return super().format(record)
+        return one_line(super().format(record))

@@ -55,3 +55,9 @@ class WorldError(Exception):
 
     def __reduce__(self) -> tuple[type[WorldError], tuple[str, str]]:
         return type(self), (self.kind, self.message)
+
+
+def one_line(text: str) -> str:
+    """A message of many lines, such as one that quotes a server's output, by its first and its last."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}" if lines else ""

@@ -18,7 +18,7 @@ from pathlib import Path
 from tbexp.attempts import AttemptRow, AttemptStore
 from tbexp.config.schema import Config
 from tbexp.episode import Attempt, World, open_judge, open_user, run_attempt
-from tbexp.errors import UserError, WorldFailure
+from tbexp.errors import UserError, WorldFailure, one_line
 from tbexp.grading import open_grader
 from tbexp.pipeline.identity import attempt_seed
 from tbexp.pipeline.progress import Bar
@@ -140,15 +140,18 @@ class _Tally:
             self.in_a_row += 1
             self.errors += 1
             self.kinds[done.system_error.kind] += 1
-            log.warning("%s attempt %d: %s", done.uid, done.attempt, done.system_error)
+            first = self.kinds[done.system_error.kind] == 1  # the others are counted on the bar, and stand in the log
+            level = logging.WARNING if first else logging.INFO
+            log.log(level, "%s attempt %d: %s", done.uid, done.attempt, done.system_error)
         if done.system_error is None or last:
             self.fresh += 1
             self.bar.advance(passed=f"{self.passed / max(self.clean, 1):.1%}", system_errors=self.errors)
         if self.in_a_row >= GIVE_UP_AFTER and self.in_a_row >= 2 * self.clean:
             kind, count = self.kinds.most_common(1)[0]
             raise WorldFailure(
-                f"{self.in_a_row} attempts in a row ended as system errors, most of them ({count}) {kind}: "
-                f"{done.system_error}. What was finished is kept; run the same command again when this is mended"
+                f"{self.in_a_row} attempts in a row ended as system errors, most of them ({count}) {kind}, the last one "
+                f"{one_line(str(done.system_error))}. What was finished is kept; run the same command again when this "
+                "is mended"
             )
 
 
