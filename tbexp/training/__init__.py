@@ -1,8 +1,9 @@
 """GRPO by verl's own trainer: on a laptop's CPU, on one GPU, on many nodes.
 
-Decided here: what our groups mean to verl (`mapping`), which attempts an update is made of (`agent_loop`, `refill`), how a
-run is started, watched, continued and ended (`run`, `driver`), and which checkpoint is the result (`checkpoints`). Left to
-others: the episode, tracking, and the optimiser itself, which is verl's. Importing this room imports neither verl nor torch.
+Decided here: what our groups mean to verl (`mapping`), which attempts an update is made of (`agent_loop`, `refill`),
+how a run is started, watched, continued and ended (`run`, `driver`), and which checkpoint is the result
+(`checkpoints`). Left to others: the episode, tracking, and the optimiser itself, which is verl's. Importing this room
+imports neither verl nor torch.
 """
 
 from tbexp.training.run import TrainResult, train

@@ -3,8 +3,9 @@
 Decided here:
 - What an attempt hands to verl: the episode's own token ids, a mask that is 1 on the policy's tokens only, their
   log-probabilities, and the reward of the verdict, so no reward manager computes it again.
-- An attempt that ends as a system error is run again in place, on a fresh backend, up to `RETRIES` times. If it still fails
-  the loop raises, verl marks the group failed, and `refill` replaces it: it is never scored, padded or trained on.
+- An attempt that ends as a system error is run again in place, on a fresh backend, up to `RETRIES` times. If it still
+  fails the loop raises, verl marks the group failed, and `refill` replaces it: it is never scored, padded or trained
+  on.
 - Anything else that goes wrong, such as a prompt that does not fit (it is never cut) or a rendered step that does not
   continue the tokens, is no system error: it is written down and ends the run (`refill`).
 

@@ -1,9 +1,9 @@
 """Which checkpoints are whole, which one a run goes on from, which are kept, and which is chosen. Files only, no torch.
 
-verl writes shards, optimiser, data state and, last, a tracker file; killed in between, it leaves a folder that looks like a
-checkpoint. Decided here: a checkpoint is whole when its manifest, written after all of verl's files, lists files that all
-have their size. A run goes on from the newest whole one whose step has its metrics row: verl logs a step after saving it,
-so going on from one without a row would lose that row for good.
+verl writes shards, optimiser, data state and, last, a tracker file; killed in between, it leaves a folder that looks
+like a checkpoint. Decided here: a checkpoint is whole when its manifest, written after all of verl's files, lists
+files that all have their size. A run goes on from the newest whole one whose step has its metrics row: verl logs a
+step after saving it, so going on from one without a row would lose that row for good.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def resume_point(root: Path, logged: Collection[int]) -> tuple[Checkpoint | None
 
     logged: steps whose metrics row is there.
     """
-    skipped = []
+    skipped: list[str] = []
     for checkpoint in reversed(found(root)):
         why = checkpoint.fault or ("" if checkpoint.step in logged else "its step was not recorded to the end")
         if not why:

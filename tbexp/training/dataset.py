@@ -1,32 +1,26 @@
 """The tasks that verl trains and validates on, as the dataset classes it loads (`data.custom_cls`).
 
-Decided here: the order of training tasks. It is a stream without end, a seeded permutation per pass over the pool, and the
-place in it is the only state; verl saves that with each checkpoint, so a resumed run goes on with the task it would have
-drawn. What a task says is `agent_loop`'s: rows carry the task's uid only.
+Decided here: training tasks come from a stream (`stream`) whose place is the only state; verl saves it with each
+checkpoint, so a resumed run goes on with the task it would have drawn. What a task says is the episode's: rows carry
+the uid only.
 """
 
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-STREAM = 10**9  # more draws than any run makes; verl derives steps per epoch from it, so it is always in its first epoch
+from tbexp.training.stream import task_of_draw
+
+STREAM = (
+    10**9
+)  # more draws than any run makes; verl derives steps per epoch from it, so it is always in its first epoch
 
 
-def task_of_draw(uids: Sequence[str], seed: int, draw: int) -> str:
-    """The task of a place in the stream: place `draw % n` of the permutation of pass `draw // n`."""
-    turn, place = divmod(draw, len(uids))
-    order = list(uids)
-    random.Random(f"{seed}/{turn}").shuffle(order)
-    return order[place]
-
-
-class TaskDataset(torch.utils.data.Dataset[dict[str, Any]]):
+class TaskDataset(torch.utils.data.Dataset[dict[str, Any]]):  # type: ignore[misc]
     """`data_files` is a JSON file {"uids": [...], "seed": int, "stream": bool, "source": str, "agent": str}."""
 
     def __init__(self, data_files: str, config: Any, **_: Any):
@@ -48,7 +42,9 @@ class TaskDataset(torch.utils.data.Dataset[dict[str, Any]]):
         else:
             draw, uid = index, self.uids[index]
         return {
-            "raw_prompt": [{"role": "user", "content": uid}],  # verl counts a batch by this column; the prompt is the episode's
+            "raw_prompt": [
+                {"role": "user", "content": uid}
+            ],  # verl counts a batch by this column; the prompt is the episode's
             "index": draw,
             "task": uid,
             "draw": draw,

@@ -1,8 +1,8 @@
 """The process that runs verl: `python -m tbexp.training.driver PLAN PARENT_PID`, started by `run`.
 
-Decided here: it dies with its parent; Ray runs on loopback with a temp folder of its own, and on the CPU its workers are
-forked from a process that has verl imported (`warm_workers`); how it ended is written to `outcome.json`, since exit codes do
-not carry messages. What verl is told is the plan's, written by `run`.
+Decided here: it dies with its parent; Ray runs on loopback with a temp folder of its own, and on the CPU its workers
+are forked from a process that has verl imported (`warm_workers`); how it ended is written to `outcome.json`, since
+exit codes do not carry messages. What verl is told is the plan's, written by `run`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A checkpoint's weights as a Hugging Face folder: `python -m tbexp.training.export CHECKPOINT BASE TARGET`.
 
 Decided here: config, tokenizer and chat template are the base model's own files; the weights keep their precision
-(verl.model_merger casts to bfloat16, which would drop most of what a float32 run with a small learning rate learned). The
-folder appears at once.
+(verl.model_merger casts to bfloat16, which would drop most of what a float32 run with a small learning rate learned).
+The folder appears at once.
 """
 
 from __future__ import annotations

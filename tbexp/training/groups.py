@@ -67,7 +67,9 @@ def attempt_metrics(attempts: Sequence[dict[str, Any]]) -> dict[str, float]:
         return {}
     metrics: dict[str, float] = {}
     for part in sorted({p for a in attempts for p in a.get("seconds", {})}):
-        metrics[f"train/attempt_seconds/{part}"] = sum(a.get("seconds", {}).get(part, 0.0) for a in attempts) / len(attempts)
+        metrics[f"train/attempt_seconds/{part}"] = sum(a.get("seconds", {}).get(part, 0.0) for a in attempts) / len(
+            attempts
+        )
     for reason, count in sorted(Counter(str(a.get("finish_reason")) for a in attempts).items()):
         metrics[f"train/finish/{reason}"] = count / len(attempts)
     return metrics

@@ -1,8 +1,7 @@
-"""Config -> the overrides of verl 0.9.1's own config (`verl.trainer.main_ppo`). Pure: reads verl's YAML, never imports verl.
-
-Decided here: what our groups mean in verl's words. GRPO with the token mean and no KL; zero-variance groups and failed ones
-are `refill`'s. `training.verl` passes anything through, last, and is checked against verl's own composed config, all unknown
-keys in one error.
+"""Config -> the overrides of verl 0.9.1's own config (`verl.trainer.main_ppo`); reads verl's YAML, never imports it.
+ Decided here: what our groups mean in verl's words. GRPO with the token mean and no KL; zero-variance groups and
+failed ones are `refill`'s. `training.verl` passes anything through, last, and is checked against verl's own composed
+config, all unknown keys in one error.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ def prompt_limit(config: Config) -> int:
 def recomputes_old_logprobs(config: Config) -> bool:
     """Whether the trainer computes the old log-probabilities again.
 
-    With one optimiser step per update, one precision, and sampling from the whole distribution, the rollout's are the same
-    numbers (measured: they differ by 1e-6 at most), and a third of the update's time is saved.
+    With one optimiser step per update, one precision, and sampling from the whole distribution, the rollout's are the
+    same numbers (measured: they differ by 1e-6 at most), and a third of the update's time is saved.
     """
     sampling = config.policy.sampling
     exact = config.topology.rollout == "transformers" and config.topology.dtype == "float32"
@@ -80,7 +79,7 @@ def settings(config: Config, *, model_folder: Path, folder: Path) -> dict[str, A
         f"{actor}.strategy": "fsdp2",
         f"{actor}.use_kl_loss": False,
         f"{actor}.entropy_coeff": 0,
-        f"{actor}.calculate_entropy": False,  # a metric only: known from old log-probs, or from what was sampled (groups)
+        f"{actor}.calculate_entropy": False,  # known from the old log-probabilities, or from the samples (groups)
         f"{actor}.loss_agg_mode": "token-mean",
         f"{actor}.clip_ratio_low": config.training.clip_low,
         f"{actor}.clip_ratio_high": config.training.clip_high,
@@ -146,7 +145,9 @@ def settings(config: Config, *, model_folder: Path, folder: Path) -> dict[str, A
             "actor_rollout_ref.model.override_config.attn_implementation": "tbexp_right_padded",  # of trainer_cpu
             f"{actor}.use_torch_compile": False,
             f"{actor}.use_dynamic_bsz": False,
-            f"{actor}.ppo_micro_batch_size_per_gpu": micro_batch(groups * size // (ranks * config.training.mini_batches)),
+            f"{actor}.ppo_micro_batch_size_per_gpu": micro_batch(
+                groups * size // (ranks * config.training.mini_batches)
+            ),
             f"{actor}.fsdp_config.use_torch_compile": False,
             f"{actor}.fsdp_config.mixed_precision.param_dtype": "fp32",
             f"{rollout}.name": "transformers",
@@ -248,7 +249,7 @@ def is_open(base: Any, key: str) -> bool:
 
 
 def overrides(config: Config, *, model_folder: Path, folder: Path, last: Mapping[str, Any] | None = None) -> list[str]:
-    """The command line of `python -m verl.trainer.main_ppo`: ours, then `training.verl`, then `last` (resume settings)."""
+    """The command line of `python -m verl.trainer.main_ppo`: ours, `training.verl`, then `last` (resuming)."""
     values = settings(config, model_folder=model_folder, folder=folder)
     values |= dict(passed_through(config.training.verl))
     values |= last or {}
@@ -269,7 +270,9 @@ def quoted(value: Any) -> str:
     if isinstance(value, (int, float)):
         return repr(value)
     if isinstance(value, str):
-        return value if re.fullmatch(r"[A-Za-z_][\w./:-]*", value) and value.lower() not in _WORDS else json.dumps(value)
+        return (
+            value if re.fullmatch(r"[A-Za-z_][\w./:-]*", value) and value.lower() not in _WORDS else json.dumps(value)
+        )
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{quoted(str(k))}:{quoted(v)}" for k, v in value.items()) + "}"
     return "[" + ",".join(quoted(v) for v in value) + "]"

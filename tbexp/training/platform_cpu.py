@@ -1,9 +1,9 @@
 """A CPU platform for verl, loaded into every verl process by `VERL_USE_EXTERNAL_MODULES=tbexp.training.platform_cpu`.
 
-Decides what "the accelerator" is where there is none: torch's CPU, one device, gloo, and Ray's logical GPUs as the thing
-that is counted. Chosen by `VERL_PLATFORM=cpu`; never chosen by itself. verl looks its engines up under a device name, so
-`VERL_ENGINE_DEVICE=cuda` goes with it (see `run.environment`). Nothing installed is edited; the two places of verl 0.9.1
-that do not ask the platform are replaced below, each with its reason.
+Decides what "the accelerator" is where there is none: torch's CPU, one device, gloo, and Ray's logical GPUs as the
+thing that is counted. Chosen by `VERL_PLATFORM=cpu`; never chosen by itself. verl looks its engines up under a device
+name, so `VERL_ENGINE_DEVICE=cuda` goes with it (see `run.environment`). Nothing installed is edited; the two places
+of verl 0.9.1 that do not ask the platform are replaced below, each with its reason.
 """
 
 from __future__ import annotations

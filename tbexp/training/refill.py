@@ -1,14 +1,14 @@
 """Which groups an update is made of: the sampler that verl's trainer asks for each batch.
 
 Decided here:
-- A group is used when its rewards are mixed. Every other group is replaced by the next one of the task stream, one for one
-  and as soon as it is known, so an update's groups are the shortest prefix of the stream with enough mixed ones, whatever
-  order they finish in, and nothing that was generated is thrown away unread.
+- A group is used when its rewards are mixed. Every other group is replaced by the next one of the task stream, one
+  for one and as soon as it is known, so an update's groups are the shortest prefix of the stream with enough mixed
+  ones, whatever order they finish in, and nothing that was generated is thrown away unread.
 - Zero variance: every reward equal. Replaced until `rounds` generation batches were generated for the update; then the
   update is filled with such groups in stream order. Their advantage is 0; their tokens count in the token mean.
-- A failed group (an attempt that stayed a system error) is replaced within the same bound and never used, not even partly,
-  although verl would train on what is left of it. When failures leave too few groups at the bound, the run ends with
-  `WorldFailure`: it does not hang, and it does not train on less than it says.
+- A failed group (an attempt that stayed a system error) is replaced within the same bound and never used, not even
+  partly, although verl would train on what is left of it. When failures leave too few groups at the bound, the run
+  ends with `WorldFailure`: it does not hang, and it does not train on less than it says.
 - A group that failed by anything but the world (a refused key, a prompt that does not fit, a bug) ends the run at once.
 
 How an attempt becomes a failure is `agent_loop`'s; how a batch is trained on is verl's.
@@ -22,7 +22,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import transfer_queue as tq
+import transfer_queue as tq  # type: ignore[import-untyped]
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from tbexp.errors import UserError, WorldFailure
@@ -33,8 +33,11 @@ log = logging.getLogger(__name__)
 
 
 class RefillingSampler(ReplayBuffer):  # type: ignore[misc]
-    """verl's synchronous replay buffer with the rules above. `sampler_kwargs`: poll_interval (s), rounds, group_size,
-    failures (the file that the agent loop notes them in), by_length (order a batch by the length of its rows)."""
+    """verl's synchronous replay buffer with the rules above.
+
+    sampler_kwargs: poll_interval (s), rounds, group_size, failures (the file that the agent loop notes them in),
+    by_length (order a batch by the length of its rows).
+    """
 
     def __init__(self, *, sampler_kwargs: dict[str, Any], **kwargs: Any):
         settings = dict(sampler_kwargs or {})
@@ -42,7 +45,9 @@ class RefillingSampler(ReplayBuffer):  # type: ignore[misc]
         self._group_size = int(settings["group_size"])
         self._failures = Path(settings["failures"])
         self._by_length = bool(settings.get("by_length"))
-        super().__init__(sampler_kwargs=sampler_kwargs, poll_interval=float(settings.get("poll_interval", 0.05)), **kwargs)
+        super().__init__(
+            sampler_kwargs=sampler_kwargs, poll_interval=float(settings.get("poll_interval", 0.05)), **kwargs
+        )
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Any, dict[str, float]]:
         if partition_id == "val":

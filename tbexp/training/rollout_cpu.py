@@ -1,8 +1,9 @@
 """verl's rollout backend `transformers`: generation on the CPU by the engine that probe and evaluate use too.
 
-Loaded by `actor_rollout_ref.model.external_lib=tbexp.training.rollout_cpu` in every process that reads verl's model config.
-Decided here: one Ray actor per replica holds a copy of the weights and serves all conversations; the trainer's workers ship
-it the gathered weights after each update. How tokens are sampled and batched is `tbexp.policy.engine`'s.
+Loaded by `actor_rollout_ref.model.external_lib=tbexp.training.rollout_cpu` in every process that reads verl's model
+config. Decided here: one Ray actor per replica holds a copy of the weights and serves all conversations; the
+trainer's workers ship it the gathered weights after each update. How tokens are sampled and batched is
+`tbexp.policy.engine`'s.
 """
 
 from __future__ import annotations
@@ -28,10 +29,9 @@ class Server:
         from tbexp.policy.engine import load_engine
 
         threads = int(os.environ.get("TBEXP_TORCH_THREADS", "1"))
-        # float32 as in the trainer: float64 halves the speed, and a batch that changes one token in a million is no harm here.
-        self._engine = load_engine(
-            model_folder, slots=slots, max_context=max_context, threads=threads, dtype="float32"
-        )
+        # float32 as in the trainer: float64 halves the speed, and that the company in a batch changes one token in a
+        # million is no harm here.
+        self._engine = load_engine(model_folder, slots=slots, max_context=max_context, threads=threads, dtype="float32")
         self._max_context = max_context
         self._step: int | None = None
 

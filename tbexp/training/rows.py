@@ -1,8 +1,8 @@
 """The training's metrics: one JSON row per step, whatever was killed in between.
 
-Each start of verl writes its own file (verl's file logger truncates). Decided here: `metrics.jsonl` is their merge, a later
-start's row of a step replacing an earlier one's, plus our own names for what design.md calls a metric; verl's names are kept
-beside them, with "@" written as "_at_" as MLflow needs it.
+Each start of verl writes its own file (verl's file logger truncates). Decided here: `metrics.jsonl` is their merge, a
+later start's row of a step replacing an earlier one's, plus our own names for what design.md calls a metric; verl's
+names are kept beside them, with "@" written as "_at_" as MLflow needs it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """One training, start to end: plan, verl in a process of its own, metrics, checkpoints, the chosen weights.
 
-Decided here: the same call with the same folder goes on from the newest whole checkpoint, and does nothing when all is done;
-the parent, not verl, keeps `metrics.jsonl`, hands rows to whoever tracks them, and removes checkpoints that are no longer
-needed; no process outlives the call, nor the caller's death. What verl is told is `mapping`'s, what an attempt is
-`agent_loop`'s, which checkpoint is whole `checkpoints`'.
+Decided here: the same call with the same folder goes on from the newest whole checkpoint, and does nothing when all
+is done; the parent, not verl, keeps `metrics.jsonl`, hands rows to whoever tracks them, and removes checkpoints that
+are no longer needed; no process outlives the call, nor the caller's death. What verl is told is `mapping`'s, what an
+attempt is `agent_loop`'s, which checkpoint is whole `checkpoints`'.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Metrics = Callable[[Mapping[str, float], int], None]  # figures of a step
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """folder: the chosen weights as a Hugging Face folder. history: metrics by step, 0 being the base model's validation."""
+    """folder: the chosen weights, a Hugging Face folder. history: metrics by step; 0 is the base model's validation."""
 
     folder: Path
     step: int
@@ -65,14 +65,14 @@ def train(
     """Trains to `config.training.steps` and exports the step that validated best to `folder/chosen`.
 
     folder: the stage's own; continued when it holds a part of this training. root: the dataset's folder, by default
-    `config.tasks.root`. loop: the agent loop's class.
-    ray_address: a running Ray to use instead of a local one. Call it from a thread that lives as long as the training.
-    Raises UserError (configuration, verl missing), WorldFailure (system errors past the bound), RuntimeError (verl broke).
+    `config.tasks.root`. loop: the agent loop's class. ray_address: a running Ray to use instead of a local one. Call
+    it from a thread that lives as long as the training. Raises UserError (configuration, verl missing), WorldFailure
+    (system errors past the bound), RuntimeError (verl broke).
     """
     check(config, train_uids, validation_uids)
     work = folder / "verl"
     work.mkdir(parents=True, exist_ok=True)
-    mark = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]
+    mark = run_mark(folder)
     processes.end(mark)  # of a run that was killed
     temp = Path("/tmp") / f"tbx-{mark}"  # short: the paths of Unix sockets end at 107 characters
     report = Reporter(
@@ -106,6 +106,11 @@ def train(
             processes.end(mark)
             shutil.rmtree(temp, ignore_errors=True)
     return finish(config, model_folder=model_folder, folder=folder, history=report.rows, skipped=skipped)
+
+
+def run_mark(folder: Path) -> str:
+    """What the processes of this folder's training are found by."""
+    return hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]
 
 
 def check(config: Config, train_uids: Sequence[str], validation_uids: Sequence[str]) -> None:

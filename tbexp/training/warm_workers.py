@@ -1,13 +1,12 @@
 """Ray workers that are forked from a process that has imported the libraries already.
 
-verl's trainer needs eight Ray processes, and each would spend 6 seconds of a core on importing torch, transformers and the
-like, 5.3 of them on what is neither verl nor Ray. The driver imports that once and forks a nursery before it imports Ray; Ray
-starts its workers through a shim that asks the nursery for a fork, runs Ray's own worker program in it, and stays as the
-fork's stand-in until it ends. Every other Python process of Ray is started as usual.
-
-Decided here: what a fork takes over from the process Ray asked for (arguments, environment, folder, standard streams), and
-that the nursery dies with the driver. A request that the nursery cannot serve falls back to a plain start. Ray itself must
-not be imported before the fork: it reads its settings, such as its raylet's id, from the environment when it is.
+verl's trainer needs eight Ray processes, and each would spend 6 seconds of a core on importing torch, transformers
+and the like, 5.3 of them on what is neither verl nor Ray. The driver imports that once and forks a nursery before it
+imports Ray; Ray starts its workers through a shim that asks the nursery for a fork, runs Ray's own worker program in
+it, and stays as the fork's stand-in until it ends. Every other Python process of Ray is started as usual. Decided
+here: what a fork takes over from the process Ray asked for (arguments, environment, folder, standard streams), and
+that the nursery dies with the driver. A request that the nursery cannot serve falls back to a plain start. Ray itself
+must not be imported before the fork: it reads its settings, such as its raylet's id, from the environment when it is.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ LIBRARIES = (
     "requests",
 )
 
-SHIM = '''
+SHIM = """
 import json, os, socket, sys
 program = next((i for i, a in enumerate(sys.argv) if a.endswith("default_worker.py")), None)
 if program is None:
@@ -65,7 +64,7 @@ except OSError:
 if answer != b"y":
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 ask.recv(1)  # until the fork ends and its end of the connection closes
-'''
+"""
 
 
 def die_with(parent: int) -> None:
@@ -80,7 +79,7 @@ def die_with(parent: int) -> None:
 def open_nursery(folder: Path) -> str:
     """Imports the libraries, forks the nursery, and returns the program that Ray is to start its workers with.
 
-    To be called before Ray is imported and before any thread is started. folder: for the socket; its path must be short.
+    To be called before Ray is imported and before any thread is started. folder: for the socket, so its path is short.
     """
     for name in LIBRARIES:
         with contextlib.suppress(ImportError):

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tbexp.training.checkpoints import (
+    MANIFEST,
+    best_step,
+    expendable,
+    found,
+    remove,
+    resume_point,
+    write_manifest,
+)
+
+
+def checkpoint(root: Path, step: int, *, whole: bool = True) -> Path:
+    folder = root / f"global_step_{step}"
+    (folder / "actor").mkdir(parents=True)
+    (folder / "actor" / "model_world_size_1_rank_0.pt").write_bytes(b"weights" * 10)
+    (folder / "data.pt").write_bytes(b"place in the stream")
+    if whole:
+        write_manifest(folder, step)
+    return folder
+
+
+def test_the_newest_whole_checkpoint_with_a_metrics_row_is_gone_on_from(tmp_path: Path) -> None:
+    for step in (2, 4, 6, 10):
+        checkpoint(tmp_path, step, whole=step != 10)
+    point, skipped = resume_point(tmp_path, logged=[0, 1, 2, 3, 4])
+    assert point is not None and point.step == 4
+    assert skipped == [
+        "checkpoint of step 10 is skipped: it was not written to the end",
+        "checkpoint of step 6 is skipped: its step was not recorded to the end",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("harm", "fault"),
+    [
+        (lambda f: (f / "data.pt").write_bytes(b"place"), "data.pt has 5 of 19 bytes"),
+        (lambda f: (f / "data.pt").unlink(), "data.pt is missing"),
+        (lambda f: (f / MANIFEST).unlink(), "it was not written to the end"),
+        (lambda f: (f / MANIFEST).write_text('{"step"'), "its manifest cannot be read"),
+        (lambda f: None, ""),
+    ],
+)
+def test_a_torn_checkpoint_says_what_it_lacks(tmp_path: Path, harm: object, fault: str) -> None:
+    folder = checkpoint(tmp_path, 3)
+    harm(folder)  # type: ignore[operator]
+    assert [c.fault for c in found(tmp_path)] == [fault]
+
+
+def test_nothing_to_go_on_from_is_no_error(tmp_path: Path) -> None:
+    assert resume_point(tmp_path / "none", logged=[]) == (None, [])
+
+
+def test_a_removal_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path, 1)
+    remove(folder)
+    assert found(tmp_path) == []
+
+
+def test_of_equal_validation_figures_the_later_step_is_chosen_and_never_the_base_model() -> None:
+    assert best_step({0: 0.9, 10: 0.5, 20: 0.7, 30: 0.7}) == 30
+    assert best_step({0: 0.9}) is None
+
+
+@given(st.sets(st.integers(1, 60)), st.integers(1, 5), st.none() | st.integers(1, 60))
+def test_the_newest_and_the_best_checkpoint_are_never_expendable(steps: set[int], keep: int, best: int | None) -> None:
+    gone = expendable(steps, keep=keep, best=best)
+    left = steps - set(gone)
+    assert set(sorted(steps)[-keep:]) <= left
+    assert best not in gone
+    assert len(left) <= keep + 1

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tbexp.training.groups import Ledger, attempt_metrics, kind_of
+
+KINDS = st.sampled_from(["mixed", "flat", "failed"])
+
+
+def play(outcomes: list[str], order: list[int], wanted: int, rounds: int) -> Ledger:
+    """An update whose n-th generated group ends as outcomes[n]; `order` decides which running group ends next."""
+    ledger = Ledger(wanted=wanted, limit=rounds * wanted, dispatched=wanted)
+    running = list(range(wanted))
+    turn = 0
+    while True:
+        if more := ledger.missing(len(running)):
+            running += range(ledger.dispatched, ledger.dispatched + more)
+            ledger.dispatched += more
+            continue
+        if not running:
+            return ledger
+        draw = running.pop(order[turn % len(order)] % len(running))
+        turn += 1
+        ledger.kinds[f"g{draw}"] = outcomes[draw]
+        ledger.draws[f"g{draw}"] = draw
+
+
+@given(
+    st.lists(KINDS, min_size=40, max_size=40),
+    st.lists(st.integers(0, 20), min_size=1, max_size=30),
+    st.integers(1, 8),
+    st.integers(1, 5),
+)
+def test_an_update_is_the_shortest_prefix_of_the_stream_whatever_ends_first(
+    outcomes: list[str], order: list[int], wanted: int, rounds: int
+) -> None:
+    ledger = play(outcomes, order, wanted, rounds)
+    limit = wanted * rounds
+    mixed = [n for n, kind in enumerate(outcomes[:limit]) if kind == "mixed"]
+    needed = mixed[wanted - 1] + 1 if len(mixed) >= wanted else limit
+    assert ledger.dispatched == max(needed, wanted)
+    assert set(ledger.draws.values()) == set(range(ledger.dispatched))
+    assert ledger.chosen() == play(outcomes, [0], wanted, rounds).chosen()
+    assert not {ledger.kinds[uid] for uid in ledger.chosen()} & {"failed"}
+    if len(mixed) >= wanted:
+        assert ledger.chosen() == [f"g{n}" for n in mixed[:wanted]]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "chosen", "metrics"),
+    [
+        # 2 wanted, at most 3 x 2 generated
+        ("mm", "g0 g1", {"generated": 2, "zero_variance": 0, "failed": 0, "used": 0}),
+        ("mfm", "g0 g2", {"generated": 3, "zero_variance": 1, "failed": 0, "used": 0}),
+        ("xmm", "g1 g2", {"generated": 3, "zero_variance": 0, "failed": 1, "used": 0}),
+        ("fffffm", "g5 g0", {"generated": 6, "zero_variance": 4, "failed": 0, "used": 1}),
+        ("ffffff", "g0 g1", {"generated": 6, "zero_variance": 4, "failed": 0, "used": 2}),
+        ("xxxxxm", "g5", {"generated": 6, "zero_variance": 0, "failed": 5, "used": 0}),
+        ("xxxxxx", "", {"generated": 6, "zero_variance": 0, "failed": 6, "used": 0}),
+    ],
+)
+def test_what_an_update_is_made_of_and_counted_as(outcomes: str, chosen: str, metrics: dict[str, int]) -> None:
+    words = {"m": "mixed", "f": "flat", "x": "failed"}
+    ledger = play([words[c] for c in outcomes] + ["mixed"] * 10, [0], wanted=2, rounds=3)
+    counted = ledger.metrics()
+    assert " ".join(ledger.chosen()) == chosen
+    assert {
+        "generated": counted["train/groups/generated"],
+        "zero_variance": counted["train/refilled/zero_variance"],
+        "failed": counted["train/refilled/system_error_groups"],
+        "used": counted["train/groups/zero_variance_used"],
+    } == metrics
+
+
+def test_rates_are_over_clean_groups_and_rewards_over_all_attempts_that_have_one() -> None:
+    ledger = Ledger(wanted=1, limit=4, dispatched=3, kinds={"a": "mixed", "b": "flat", "c": "failed"})
+    ledger.attempts = [
+        {"reward": 1.0, "tokens": 10, "surprise": 5.0, "retried": 2},
+        {"reward": 0.0, "tokens": 30, "surprise": 15.0, "retried": 0},
+    ]
+    metrics = ledger.metrics()
+    assert metrics["train/mixed_group_rate"] == 0.5
+    assert metrics["train/reward_mean"] == 0.5
+    assert metrics["train/entropy_of_samples"] == 0.5
+    assert metrics["train/refilled/system_error"] == 2
+
+
+def test_seconds_are_means_over_attempts_and_finish_reasons_are_shares() -> None:
+    attempts = [
+        {"finish_reason": "done", "seconds": {"tools": 1.0}},
+        {"finish_reason": "token_limit", "seconds": {"tools": 3.0, "user": 1.0}},
+    ]
+    assert attempt_metrics(attempts) == {
+        "train/attempt_seconds/tools": 2.0,
+        "train/attempt_seconds/user": 0.5,
+        "train/finish/done": 0.5,
+        "train/finish/token_limit": 0.5,
+    }
+
+
+@pytest.mark.parametrize(("rewards", "kind"), [([1, 1, 1], "flat"), ([0, 0], "flat"), ([0, 1], "mixed")])
+def test_a_group_is_flat_when_all_its_rewards_are_equal(rewards: list[float], kind: str) -> None:
+    assert kind_of(rewards) == kind

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tbexp.training.rows import VALIDATION, fragment_name, fragments, merge, named, read, validation, write
+
+
+def step(number: int, **data: Any) -> str:
+    return json.dumps({"step": number, "data": {"timing_s/step": 1.0, **data}}) + "\n"
+
+
+def test_a_start_takes_back_what_an_earlier_one_wrote_beyond_its_own_beginning(tmp_path: Path) -> None:
+    (tmp_path / fragment_name(0, 0)).write_text("".join(step(n, x=0) for n in (1, 2, 3, 4)))
+    (tmp_path / fragment_name(1, 2)).write_text(step(3, x=1))
+    rows = merge(fragments(tmp_path))
+    assert {n: row["x"] for n, row in rows.items()} == {1: 0, 2: 0, 3: 1}
+
+
+def test_validation_made_up_for_after_a_kill_joins_the_row_of_its_step(tmp_path: Path) -> None:
+    (tmp_path / fragment_name(0, 0)).write_text(step(1) + step(2, x=5))
+    made_up = {"step": 2, "data": {"val-core/validation/reward/mean@4": 0.25}}
+    (tmp_path / fragment_name(1, 2)).write_text(json.dumps(made_up) + "\n" + step(3))
+    rows = merge(fragments(tmp_path))
+    assert rows[2]["x"] == 5 and rows[2][VALIDATION] == 0.25
+    assert validation(rows) == {2: 0.25}
+
+
+def test_a_torn_last_line_is_no_row(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(step(1) + step(2)[:-9])
+    assert list(read(file)) == [1]
+
+
+def test_verls_figures_keep_their_names_and_get_ours() -> None:
+    row = named({"actor/grad_norm": 0.5, "val-core/validation/reward/mean@4": 0.75, "x": float("nan"), "flag": True})
+    assert row == {
+        "actor/grad_norm": 0.5,
+        "train/grad_norm": 0.5,
+        "val-core/validation/reward/mean_at_4": 0.75,
+        VALIDATION: 0.75,
+    }
+
+
+def test_the_entropy_that_verl_computed_is_preferred_to_that_of_the_samples() -> None:
+    assert named({"train/entropy_of_samples": 1.0})["train/entropy"] == 1.0
+    for order in (["actor/entropy", "train/entropy_of_samples"], ["train/entropy_of_samples", "actor/entropy"]):
+        values = {"actor/entropy": 2.0, "train/entropy_of_samples": 1.0}
+        assert named({name: values[name] for name in order})["train/entropy"] == 2.0
+
+
+def test_written_rows_are_one_json_object_per_step_in_order(tmp_path: Path) -> None:
+    write(tmp_path / "metrics.jsonl", {2: {"b": 1.0}, 0: {"a": 2.0}})
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert lines == [{"step": 0, "a": 2.0}, {"step": 2, "b": 1.0}]

@@ -1,0 +1,158 @@
+"""Real trainings: verl's own trainer on Ray, with a toy in the place of the episode."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tbexp.errors import WorldFailure
+from tbexp.training import processes
+from tbexp.training.groups import Ledger
+from tbexp.training.run import environment, run_mark, train
+from tbexp.training.stream import task_of_draw
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+UIDS = ["mixed-a", "mixed-b", "mixed-d", "flat-c"]
+# mixed-a: 1 of 4 attempts fails once. mixed-b: all 4 fail once. mixed-d: 1 attempt fails for good.
+FAIL = "mixed-a:1:1,mixed-b:*:1,mixed-d:0:99"
+AGAIN = {"mixed-a": 1, "mixed-b": 4, "mixed-d": 0, "flat-c": 0}  # attempts that are run again in place
+KIND = {"mixed-a": "mixed", "mixed-b": "mixed", "mixed-d": "failed", "flat-c": "flat"}
+
+CHILD = """
+import sys
+sys.path.insert(0, {here!r})
+from pathlib import Path
+from test_run import start
+start(Path({root!r}), steps=3)
+"""
+
+
+def start(root: Path, *, steps: int, uids: list[str] = UIDS, **told: Any) -> Any:
+    from toy_config import toy_config
+
+    os.environ["PYTHONPATH"] = str(HERE)
+    return train(
+        toy_config(training={"steps": steps}),
+        model_folder=root / "model",
+        train_uids=uids,
+        validation_uids=["mixed-v"],
+        folder=root / "train",
+        loop="toy.ToyLoop",
+        **told,
+    )
+
+
+def expected(steps: int) -> dict[int, Ledger]:
+    """What each update must be made of, from the stream and the plan of failures alone."""
+    draw, ledgers = 0, {}
+    for step in range(1, steps + 1):
+        ledger = Ledger(wanted=2, limit=8)
+        while ledger.count("mixed") < 2 and ledger.dispatched < 8:
+            task = task_of_draw(UIDS, 1, draw)
+            ledger.kinds[f"{draw}"] = KIND[task]
+            ledger.draws[f"{draw}"] = draw
+            ledger.attempts.append({"reward": 0.0, "retried": AGAIN[task]})
+            ledger.dispatched += 1
+            draw += 1
+        ledgers[step] = ledger
+    return ledgers
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("verl")
+    from toy import build_model
+
+    folder = tmp_path_factory.mktemp("training")
+    build_model(folder / "model")
+    return folder
+
+
+def rows(root: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (root / "train" / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.train
+def test_a_training_killed_with_its_parent_goes_on_and_refills_exactly_what_failed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOY_FAIL", FAIL)
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD.format(here=str(HERE), root=str(root))], stderr=subprocess.PIPE, text=True
+    )
+    file = root / "train" / "metrics.jsonl"
+    while not (file.exists() and any(row["step"] == 1 for row in rows(root))):
+        assert child.poll() is None, child.stderr.read() if child.stderr else ""
+        time.sleep(0.05)
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    mark = run_mark(root / "train")
+    deadline = time.monotonic() + 60
+    while processes.marked(mark) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert processes.marked(mark) == []
+    assert not Path(f"/tmp/tbx-{mark}").exists()
+
+    told: list[int] = []
+    result = start(root, steps=3, metrics=lambda row, step: told.append(step))
+
+    assert [row["step"] for row in rows(root)] == [0, 1, 2, 3]
+    assert told == sorted(told) and told[-1] == 3
+    for step, ledger in expected(3).items():
+        row, wanted = result.history[step], ledger.metrics()
+        counts = [name for name in wanted if name.startswith(("train/groups/", "train/refilled/"))]
+        assert {name: row[name] for name in counts} == {name: wanted[name] for name in counts}, step
+        assert row["critic/score/mean"] == 0.5  # of the attempts that were trained on: two mixed groups, no padding
+        assert abs(row["train/rollout_trainer_kl"]) < 1e-5
+        assert row["train/grad_norm"] > 0
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    chosen = AutoModelForCausalLM.from_pretrained(result.folder)
+    base = AutoModelForCausalLM.from_pretrained(root / "model")
+    assert chosen.dtype == base.dtype
+    assert any(not a.equal(b) for a, b in zip(chosen.parameters(), base.parameters(), strict=True))
+    assert AutoTokenizer.from_pretrained(result.folder).chat_template
+    kept = {path.name for path in (root / "train" / "checkpoints").glob("global_step_*")}
+    assert kept == {"global_step_3", f"global_step_{result.step}"}
+    assert processes.marked(mark) == []
+
+
+@pytest.mark.train
+def test_the_same_call_again_starts_nothing(root: Path) -> None:
+    before = (root / "train" / "chosen" / "model.safetensors").stat().st_mtime_ns
+    told: list[str] = []
+    result = start(root, steps=3, progress=lambda done, total, what: told.append(what))
+    assert told == [] and result.steps == 3
+    assert (root / "train" / "chosen" / "model.safetensors").stat().st_mtime_ns == before
+
+
+@pytest.mark.train
+def test_a_run_whose_every_group_fails_ends_by_saying_so(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOY_FAIL", "mixed-a:*:99")
+    lone = root / "lone"
+    lone.mkdir()
+    (lone / "model").symlink_to(root / "model")
+    with pytest.raises(WorldFailure, match=r"8 of 8 groups failed .* tool_timeout \(mixed-a: as planned\)"):
+        start(lone, steps=1, uids=["mixed-a"])
+    assert processes.marked(run_mark(lone / "train")) == []
+
+
+def test_the_drivers_environment_holds_nothing_that_would_change_verl_or_ray(tmp_path: Path) -> None:
+    from toy_config import toy_config
+
+    inherited = {"RAY_ADDRESS": "elsewhere:1", "VERL_PLATFORM": "npu", "MLFLOW_RUN_ID": "x", "PATH": "/bin", "KEY": "k"}
+    env = environment(toy_config(), mark="m", temp=tmp_path, metrics_file=tmp_path / "rows", inherited=inherited)
+    assert env["VERL_PLATFORM"] == "cpu"
+    assert not {"RAY_ADDRESS", "MLFLOW_RUN_ID"} & env.keys()
+    assert env["PATH"] == "/bin" and env["KEY"] == "k"
+    assert env["RAY_AUTH_MODE"] == "token"
