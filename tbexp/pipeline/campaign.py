@@ -129,6 +129,7 @@ class _Tally:
     def __init__(self, bar: Bar, passed: int):
         self.bar, self.passed, self.clean = bar, passed, 0
         self.fresh = self.errors = self.in_a_row = 0
+        self.last = ""  # what the last system error said
         self.kinds: Counter[str] = Counter()
 
     def note(self, done: Attempt, *, last: bool) -> None:
@@ -139,6 +140,7 @@ class _Tally:
         else:
             self.in_a_row += 1
             self.errors += 1
+            self.last = done.system_error.message
             self.kinds[done.system_error.kind] += 1
             first = self.kinds[done.system_error.kind] == 1  # the others are counted on the bar, and stand in the log
             level = logging.WARNING if first else logging.INFO
@@ -149,9 +151,9 @@ class _Tally:
         if self.in_a_row >= GIVE_UP_AFTER and self.in_a_row >= 2 * self.clean:
             kind, count = self.kinds.most_common(1)[0]
             raise WorldFailure(
-                f"{self.in_a_row} attempts in a row ended as system errors, most of them ({count}) {kind}, the last one "
-                f"{one_line(str(done.system_error))}. What was finished is kept; run the same command again when this "
-                "is mended"
+                f"{self.in_a_row} attempts in a row were system errors, most of them ({count}) {kind}, the last one: "
+                f"{one_line(self.last)}. What was finished is kept; run the same command again when "
+                "this is mended"
             )
 
 

@@ -111,7 +111,10 @@ def select(run: Context) -> None:
         benchmark=benchmark,
         content_hashes=hashes,
     )
+    manifest = run.run_dir / "select" / "manifest.json"
+    before = read_json(manifest)
     write_selection(run.run_dir / "select", selection, inputs=source)
+    same = ", as before" if read_json(manifest) == before else ""
     run.tracker.metrics(
         {
             "select/pool_size": len(selection.pool),
@@ -126,7 +129,7 @@ def select(run: Context) -> None:
     bands = ", ".join(f"{name} {count}" for name, count in selection.bands.items())
     excluded = f", {len(benchmark)} benchmark tasks excluded" if benchmark else ""
     run.progress.say(
-        f"select: {len(selection.pool)} of {len(counts.uids)} tasks kept ({bands}){excluded}; "
+        f"select: {len(selection.pool)} of {len(counts.uids)} tasks kept{same} ({bands}){excluded}; "
         f"expected share of mixed groups {selection.forecast.mixed_rate:.0%}"
     )
     run.results.append(
@@ -223,6 +226,7 @@ def train(run: Context) -> None:
                 train_uids=[task.uid for task in train_tasks],
                 validation_uids=[task.uid for task in validation_tasks],
                 folder=folder,
+                root=run.root,
                 progress=on_progress,
                 metrics=on_metrics,
             )
@@ -350,8 +354,11 @@ def points(figure: Mapping[str, Any]) -> str:
 
 def report(run: Context) -> None:
     """One HTML file of whatever this run has."""
-    from tbexp.reporting import write_report
+    from tbexp.reporting import is_current, write_report
 
+    if is_current(run.run_dir):
+        run.progress.say("report: finished before, nothing to do")
+        return
     file = write_report(run.run_dir)
     run.tracker.artifact(file, "report")
     run.progress.say(f"report: {file}")

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tbexp.reporting.report import write_report
+from tbexp.reporting.report import is_current, write_report
 
-__all__ = ["write_report"]
+__all__ = ["is_current", "write_report"]

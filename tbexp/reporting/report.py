@@ -8,10 +8,12 @@ and the looks (`report.html.j2`).
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
+import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,8 @@ from tbexp.reporting.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+MADE_OF = "made_of.sha256"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,12 @@ class Section:
     folded: list[Table] = field(default_factory=list)  # long ones, closed at first
 
 
+def is_current(run_dir: Path) -> bool:
+    """Whether the report in `run_dir` shows what is there now."""
+    made_of = run_dir / "report" / MADE_OF
+    return made_of.exists() and made_of.read_text(encoding="utf-8") == digest(read_run(run_dir))
+
+
 def write_report(run_dir: Path) -> Path:
     """Writes report/ in `run_dir` from what is there, and gives the HTML file's path."""
     run = read_run(run_dir)
@@ -56,9 +66,21 @@ def write_report(run_dir: Path) -> Path:
             tables.write_csv(table, fresh / "tables")
     html = _render(run, [section for section in sections if section])
     (fresh / "report.html").write_text(html, encoding="utf-8")
+    (fresh / MADE_OF).write_text(digest(run), encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     fresh.rename(folder)
     return folder / "report.html"
+
+
+def digest(run: RunData) -> str:
+    """Hash of all that a report shows but the stages' seconds, which grow whenever a finished run is started again."""
+
+    def plain(value: Any) -> Any:
+        return {f.name: getattr(value, f.name) for f in fields(value)} if is_dataclass(value) else str(value)
+
+    manifest = {key: value for key, value in run.manifest.items() if key != "stages"}
+    shown = json.dumps(plain(run) | {"manifest": manifest}, sort_keys=True, default=plain)
+    return hashlib.sha256(shown.encode()).hexdigest()
 
 
 def _results(run: RunData, out: Path) -> Section | None:
