@@ -106,6 +106,8 @@ def endpoints(config: Config) -> Iterator[Problem]:
             yield Problem(
                 f"{endpoint.base_url!r} is no web address", f"{key}.base_url", "begin with http:// or https://"
             )
+        elif "?" in endpoint.base_url:  # it may hold a key, so it is not repeated
+            yield Problem("has a query", f"{key}.base_url", "leave it out; a key is named: api_key_env=NAME")
         if endpoint.model is None:
             yield Problem(
                 f"{name}.kind is chat, but no model is named", f"{key}.model", "the name the endpoint knows it by"

@@ -19,6 +19,10 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "a folder below a file": (["hydra.run.dir=garden/servers/servers.yaml/run"], ["hydra.run.dir", "is a file"]),
     "a store below a file": (["store=garden/servers/servers.yaml/stages"], ["store", "is a file"]),
     "a key that is not set": (["policy.endpoint.api_key_env=NO_KEY"], ["policy.endpoint.api_key_env", "NO_KEY"]),
+    "a key in the address": (
+        ['policy.endpoint.base_url="http://127.0.0.1:1/v1?key=hush"'],
+        ["policy.endpoint.base_url: has a query", "api_key_env"],
+    ),
     "no such list": (["tasks.candidates=releases/none.yaml"], ["tasks.candidates", "releases/none.yaml"]),
 }
 IN_THE_DATASET: dict[str, tuple[list[str], list[str]]] = {

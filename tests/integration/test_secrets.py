@@ -46,7 +46,7 @@ def watched(new_place: Callable[[], Any]) -> Any:
     seen: dict[str, Any] = {}
 
     def before(number: int) -> Any:
-        if number == 30:
+        if number == 55:  # 16 attempts at once make 48 requests at most before one of them is graded
             children = descendants(process.pid)
             seen["arguments"] = [line for line in of_processes("cmdline").values() if KEY.encode() in line]
             environments = of_processes("environ")
