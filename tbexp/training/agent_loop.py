@@ -87,7 +87,7 @@ class Generator:
 def attempt_seed(seed: int, kind: str, draw: int, session: int, retry: int) -> int:
     """One seed per attempt, the same in every run with the same config and in a resumed one."""
     digest = hashlib.sha256(f"{seed}/{kind}/{draw}/{session}/{retry}".encode()).digest()
-    return int.from_bytes(digest[:4], "big")
+    return int.from_bytes(digest[:4], "big") >> 1  # endpoints take 31 bits
 
 
 class AttemptLoop(AgentLoopBase):  # type: ignore[misc]

@@ -41,12 +41,16 @@ def leave_nothing_behind(temp: Path) -> None:
     os.close(ours)
 
 
-def start_ray(settings: dict[str, Any]) -> None:
+def start_ray(settings: dict[str, Any], verls: dict[str, str]) -> None:
+    """verls: variables that verl gives its processes; a Ray of our own inherits them."""
     import ray
 
     if settings.get("address"):
-        ray.init(address=settings["address"], log_to_driver=True)
+        variables = verls | settings["other_nodes"]
+        ray.init(address=settings["address"], log_to_driver=True, runtime_env={"env_vars": variables})
         return
+    for name, value in verls.items():
+        os.environ.setdefault(name, value)
     ray.init(
         address="local",
         num_cpus=settings["num_cpus"],
@@ -65,6 +69,7 @@ def train(plan: dict[str, Any]) -> None:
 
     import ray
     from hydra import compose, initialize_config_module
+    from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
     from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
@@ -75,7 +80,7 @@ def train(plan: dict[str, Any]) -> None:
     auto_set_device(config)
     validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
     with mock.patch("sys.executable", python):
-        start_ray(plan["ray"])
+        start_ray(plan["ray"], get_ppo_ray_runtime_env(config)["env_vars"])
     try:
         run_ppo(config, TaskRunnerV1)
     finally:

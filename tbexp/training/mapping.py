@@ -121,6 +121,7 @@ def settings(config: Config, *, model_folder: Path, folder: Path) -> dict[str, A
             "rounds": config.training.refill_rounds,
             "group_size": size,
             "failures": str(folder / "verl" / FAILURES),
+            "stall_seconds": 1800.0 + 2 * config.policy.limits.generation_seconds,
             "by_length": cpu and config.training.mini_batches == 1,  # micro batches with little padding
         },
         "trainer.checkpoint_callback_class": "tbexp.training.callback.WriteManifest",

@@ -36,7 +36,7 @@ class RefillingSampler(ReplayBuffer):  # type: ignore[misc]
     """verl's synchronous replay buffer with the rules above.
 
     sampler_kwargs: poll_interval (s), rounds, group_size, failures (the file that the agent loop notes them in),
-    by_length (order a batch by the length of its rows).
+    by_length (order a batch by the length of its rows), stall_seconds (without an attempt that ends: give up).
     """
 
     def __init__(self, *, sampler_kwargs: dict[str, Any], **kwargs: Any):
@@ -45,6 +45,7 @@ class RefillingSampler(ReplayBuffer):  # type: ignore[misc]
         self._group_size = int(settings["group_size"])
         self._failures = Path(settings["failures"])
         self._by_length = bool(settings.get("by_length"))
+        self._stall_seconds = float(settings.get("stall_seconds", 7200.0))
         super().__init__(
             sampler_kwargs=sampler_kwargs, poll_interval=float(settings.get("poll_interval", 0.05)), **kwargs
         )
@@ -57,9 +58,15 @@ class RefillingSampler(ReplayBuffer):  # type: ignore[misc]
                 raise WorldFailure(f"every validation attempt ended as a system error: {self._examples()}")
             return batch, metrics
         ledger = Ledger(wanted=batch_size, limit=self._rounds * batch_size, dispatched=batch_size)
+        ended, since = 0, time.monotonic()
         while True:
             self._sync_metadata_from_transfer_queue()
             self._classify(partition_id, ledger)
+            if (now_ended := len(self.partitions[partition_id]) + len(ledger.kinds)) != ended:
+                ended, since = now_ended, time.monotonic()
+            elif time.monotonic() - since > self._stall_seconds:
+                # A worker that died takes its attempts with it, and verl would wait for them for ever.
+                raise WorldFailure(f"no attempt has ended for {self._stall_seconds:.0f} s")
             inflight = len(self.pending_keys[partition_id]) + len(self.running_keys[partition_id])
             if more := ledger.missing(inflight):
                 self.refill_fn(more)

@@ -22,10 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tbexp
 from tbexp.config.schema import Config
 from tbexp.errors import Problem, UserError, WorldFailure
-from tbexp.training import checkpoints, mapping, processes, rows
+from tbexp.training import checkpoints, environment, mapping, processes, rows
 from tbexp.training.failures import FAILURES
 
 log = logging.getLogger(__name__)
@@ -87,6 +86,7 @@ def train(
             if torn.step > start:
                 checkpoints.remove(torn.folder)
         report.begin(start)
+        own = environment.own_variables(config, mark=mark, temp=temp, metrics_file=report.fragment.resolve())
         plan = write_plan(
             config,
             model_folder=model_folder.resolve(),
@@ -99,9 +99,11 @@ def train(
             validate_first=start not in rows.validation(report.rows) and start % config.training.validate_every == 0,
             ray_address=ray_address,
             temp=temp,
+            other_nodes=environment.for_other_nodes(own),
         )
+        env = environment.for_driver(own, inherited=os.environ, joins=ray_address is not None)
         try:
-            run_verl(config, plan, mark=mark, temp=temp, report=report, log_file=work / "driver.log")
+            run_verl(plan, env=env, temp=temp, report=report, log_file=work / "driver.log")
         finally:
             processes.end(mark)
             shutil.rmtree(temp, ignore_errors=True)
@@ -151,6 +153,7 @@ def write_plan(
     validate_first: bool,
     ray_address: str | None,
     temp: Path,
+    other_nodes: Mapping[str, str],
 ) -> Path:
     """Everything the driver and the agent loop read, as files below `folder/verl`; the driver's plan is returned."""
     work = folder / "verl"
@@ -172,6 +175,7 @@ def write_plan(
         "overrides": mapping.overrides(config, model_folder=model_folder, folder=folder, last=last),
         "ray": {
             "address": ray_address,
+            "other_nodes": dict(other_nodes),
             "num_cpus": mapping.ray_cpus(config),
             "num_gpus": config.topology.gpus_per_node if config.topology.device == "cpu" else None,
             "object_store_bytes": OBJECT_STORE_BYTES if config.topology.device == "cpu" else None,
@@ -183,49 +187,7 @@ def write_plan(
     return plan_file
 
 
-def environment(
-    config: Config, *, mark: str, temp: Path, metrics_file: Path, inherited: Mapping[str, str]
-) -> dict[str, str]:
-    """The driver's environment, which all of verl's processes inherit.
-
-    Variables that would make verl or Ray do something else than the configuration says are dropped.
-    """
-    ours = ("RAY_", "VERL_", "MLFLOW_", "HYDRA_", "WANDB_")
-    env = {key: value for key, value in inherited.items() if not key.startswith(ours)}
-    root = str(Path(tbexp.__file__).resolve().parent.parent)
-    paths = [root, *(p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p and p != root)]
-    local = "127.0.0.1,localhost"
-    env |= {
-        "PYTHONPATH": os.pathsep.join(paths),
-        "PYTHONUNBUFFERED": "1",
-        "NO_PROXY": f"{local},{env['NO_PROXY']}" if env.get("NO_PROXY") else local,
-        "no_proxy": f"{local},{env['no_proxy']}" if env.get("no_proxy") else local,
-        "DO_NOT_TRACK": "1",
-        "HF_HUB_OFFLINE": "1",
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(temp / "token"),
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_DEDUP_LOGS": "0",
-        "TMPDIR": str(temp),  # verl leaves lock files there
-        "TRANSFER_QUEUE_ENABLE": "1",
-        "VERL_FILE_LOGGER_PATH": str(metrics_file),
-        processes.MARK: mark,
-    }
-    if config.topology.device == "cpu":
-        env |= {
-            "VERL_USE_EXTERNAL_MODULES": "tbexp.training.platform_cpu",
-            "VERL_PLATFORM": "cpu",
-            "VERL_ENGINE_DEVICE": "cuda",
-            "TBEXP_TORCH_THREADS": str(config.topology.threads),
-            "OMP_NUM_THREADS": str(config.topology.threads),
-            "OMP_WAIT_POLICY": "PASSIVE",  # spinning threads of several processes slowed a step 5 to 10 times
-            "TOKENIZERS_PARALLELISM": "false",
-            "ARROW_DEFAULT_MEMORY_POOL": "system",  # Arrow's own starts a thread, which a fork would lose
-        }
-    return env
-
-
-def run_verl(config: Config, plan: Path, *, mark: str, temp: Path, report: Reporter, log_file: Path) -> None:
+def run_verl(plan: Path, *, env: Mapping[str, str], temp: Path, report: Reporter, log_file: Path) -> None:
     """Runs the driver to its end, handing on rows as they come."""
     shutil.rmtree(temp, ignore_errors=True)
     temp.mkdir(mode=0o700)
@@ -234,12 +196,11 @@ def run_verl(config: Config, plan: Path, *, mark: str, temp: Path, report: Repor
     token.write_text(secrets.token_hex(32))
     outcome_file = plan.with_name("outcome.json")
     outcome_file.unlink(missing_ok=True)
-    env = environment(config, mark=mark, temp=temp, metrics_file=report.fragment.resolve(), inherited=os.environ)
     report.say("starting verl")
     with log_file.open("ab") as output:
         driver = subprocess.Popen(
             [sys.executable, "-m", "tbexp.training.driver", str(plan), str(os.getpid())],
-            env=env,
+            env=dict(env),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -275,7 +236,7 @@ class Reporter:
         self._progress = progress
         self._metrics = metrics
         self._keep = keep
-        self._seen = -1
+        self._seen = 0
         self.fragment = folder / "verl" / "none"
         self.rows: dict[int, dict[str, float]] = {}
         self._merge()
@@ -317,9 +278,14 @@ class Reporter:
                 continue
             if self._metrics:
                 self._metrics(self.rows[step], step)
-            temporary = marker.with_suffix(".new")
-            temporary.write_text(str(step))
-            temporary.rename(marker)
+            write_whole(marker, str(step))
+
+
+def write_whole(file: Path, text: str) -> None:
+    """The file is there with all of the text, or as it was."""
+    temporary = file.with_name(f"{file.name}.new")
+    temporary.write_text(text)
+    temporary.rename(file)
 
 
 def prune(folder: Path, history: Mapping[int, Mapping[str, float]], keep: int) -> None:
@@ -345,9 +311,9 @@ def finish(
     if not (target.exists() and note.exists() and json.loads(note.read_text())["step"] == best):
         note.unlink(missing_ok=True)
         command = [sys.executable, "-m", "tbexp.training.export", str(whole[best]), str(model_folder), str(target)]
-        env = os.environ | {"PYTHONPATH": str(Path(tbexp.__file__).resolve().parent.parent)}
+        env = os.environ | {"PYTHONPATH": environment.python_path(os.environ)}
         done = subprocess.run(command, env=env, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"the checkpoint of step {best} could not be exported:\n{done.stderr}")
-        note.write_text(json.dumps({"step": best, rows.VALIDATION: history[best][rows.VALIDATION]}))
+        write_whole(note, json.dumps({"step": best, rows.VALIDATION: history[best][rows.VALIDATION]}))
     return TrainResult(target, best, steps, history, tuple(skipped))

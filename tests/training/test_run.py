@@ -15,10 +15,12 @@ import pytest
 
 from tbexp.errors import WorldFailure
 from tbexp.training import processes
+from tbexp.training.environment import for_driver, own_variables
 from tbexp.training.groups import Ledger
-from tbexp.training.run import environment, run_mark, train
+from tbexp.training.run import run_mark, train
 from tbexp.training.stream import task_of_draw
 
+pytestmark = pytest.mark.filterwarnings("ignore:Ray state API is no longer experimental")  # verl's import of it
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
@@ -150,9 +152,17 @@ def test_a_run_whose_every_group_fails_ends_by_saying_so(root: Path, monkeypatch
 def test_the_drivers_environment_holds_nothing_that_would_change_verl_or_ray(tmp_path: Path) -> None:
     from toy_config import toy_config
 
-    inherited = {"RAY_ADDRESS": "elsewhere:1", "VERL_PLATFORM": "npu", "MLFLOW_RUN_ID": "x", "PATH": "/bin", "KEY": "k"}
-    env = environment(toy_config(), mark="m", temp=tmp_path, metrics_file=tmp_path / "rows", inherited=inherited)
-    assert env["VERL_PLATFORM"] == "cpu"
-    assert not {"RAY_ADDRESS", "MLFLOW_RUN_ID"} & env.keys()
-    assert env["PATH"] == "/bin" and env["KEY"] == "k"
-    assert env["RAY_AUTH_MODE"] == "token"
+    inherited = {
+        "RAY_ADDRESS": "elsewhere:1",
+        "RAY_AUTH_TOKEN": "t",
+        "VERL_PLATFORM": "npu",
+        "PATH": "/bin",
+        "KEY": "k",
+    }
+    own = own_variables(toy_config(), mark="m", temp=tmp_path, metrics_file=tmp_path / "rows")
+    env = for_driver(own, inherited=inherited, joins=False)
+    assert env["VERL_PLATFORM"] == "cpu" and env["PATH"] == "/bin" and env["KEY"] == "k"
+    assert env["RAY_AUTH_TOKEN_PATH"] == str(tmp_path / "token")
+    assert not {"RAY_ADDRESS", "RAY_AUTH_TOKEN"} & env.keys()
+    joining = for_driver(own, inherited=inherited, joins=True)
+    assert joining["RAY_AUTH_TOKEN"] == "t" and not {"RAY_ADDRESS", "RAY_AUTH_TOKEN_PATH"} & joining.keys()
