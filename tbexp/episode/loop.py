@@ -6,7 +6,8 @@ whatever the state is, since a task that is right when nothing changes would oth
 
 Where the reference loop is known to be defective this one differs: every direct answer of a batch is forwarded, every
 executed call is recorded when the limit falls inside a batch, arguments that are no object are told to the agent, and
-a completion without text and calls is the agent's failure (`policy.limits.empty_completion`).
+a completion without text and calls is the agent's failure (`policy.limits.empty_completion`), also when it holds
+thoughts: to ask again after those would let an agent think for ever.
 """
 
 from __future__ import annotations
@@ -182,7 +183,7 @@ class _Run:
         if turn > self.task.max_user_sim_turns + (1 if user.may_end else 0):
             return "user_limit"
         with self.clock.part("user"):
-            text = await user.reply(self.task.user_context, self.talk.visible(), seed=self.seed + turn)
+            text = await user.reply(self.task.user_context, self.talk.visible(), seed=(self.seed + turn) % 2**31)
         ended = user.may_end and text.rstrip().endswith(DONE)
         self.hear(Message("user", text), simulated=True, done=ended)
         return "user_done" if ended else None

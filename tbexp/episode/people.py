@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from tbexp.config.schema import JudgeConfig, UserConfig
+from tbexp.config.schema import JudgeConfig, ModelPrice, Prices, UserConfig
 from tbexp.errors import WorldError
 from tbexp.grading import Judge
 from tbexp.interpret.messages import Message
@@ -20,7 +20,8 @@ from tbexp.policy import ChatEndpoint
 DONE = "<DONE>"
 NOTHING_TO_SAY = "I don't know."
 
-USER_SYSTEM = """You play the customer in a conversation with a service agent. You are given what you know and what was said.
+USER_SYSTEM = """You play the customer in a conversation with a service agent. You are given what you know and what
+was said.
 Answer only from what you know and from the conversation; never invent facts, and never tell more than you are asked.
 Copy names, numbers and identifiers exactly as they are written. Ask nothing unless you cannot answer without it.
 If you do not know the answer, say: I don't know.
@@ -53,18 +54,22 @@ class ScriptedUser:
 class ChatUser:
     """A model behind an OpenAI-compatible endpoint plays the user."""
 
-    def __init__(self, config: UserConfig):
+    def __init__(self, config: UserConfig, price: ModelPrice | None = None):
         self.may_end = config.may_end
         self._config = config
-        self.endpoint = ChatEndpoint(config.endpoint, role="user", spending_cap_usd=config.spending_cap_usd)
+        self.endpoint = ChatEndpoint(
+            config.endpoint, role="user", spending_cap_usd=config.spending_cap_usd, price=price
+        )
         self._system = USER_SYSTEM + (USER_MAY_END if config.may_end else "")
 
     async def reply(self, user_context: str, visible: Sequence[Message], *, seed: int) -> str:
         asked = visible[-1].content if visible and visible[-1].role == "assistant" else "(none)"
-        history = "\n\n".join(f"{'Agent' if m.role == 'assistant' else 'Customer'}: {m.content}" for m in visible)
+        history = "\n\n".join(
+            f"{'Agent' if m.role == 'assistant' else 'Customer'}: {_escape(m.content)}" for m in visible
+        )
         parts = [
             f"# What you know\n{_escape(user_context)}",
-            f"# Conversation so far\n{_escape(history)}",
+            f"# Conversation so far\n{history}",
             f"# The agent's last message\n{_escape(asked)}",
             "# Task\nWrite the customer's next message.",
         ]
@@ -83,10 +88,12 @@ class ChatUser:
 class ChatJudge:
     """A model behind an OpenAI-compatible endpoint answers a test's questions."""
 
-    def __init__(self, config: JudgeConfig):
+    def __init__(self, config: JudgeConfig, price: ModelPrice | None = None):
         self.style = config.style
         self._config = config
-        self.endpoint = ChatEndpoint(config.endpoint, role="judge", spending_cap_usd=config.spending_cap_usd)
+        self.endpoint = ChatEndpoint(
+            config.endpoint, role="judge", spending_cap_usd=config.spending_cap_usd, price=price
+        )
 
     async def ask(self, system: str, user: str) -> str:
         return await self.endpoint.text(
@@ -101,7 +108,7 @@ class ChatJudge:
 
 
 class ScriptedJudge:
-    """Answers by a table, part of a question -> yes or no; a question that the table does not have is a system error."""
+    """Answers by a table, part of a question -> yes or no; a question that it does not have is a system error."""
 
     style = "legacy"
 
@@ -124,18 +131,22 @@ class NoJudge:
         raise WorldError("no_judge", "the test asks a judge, but judge.kind is none")
 
 
-def open_user(config: UserConfig) -> User | None:
-    """The user that the config names; None: nobody answers."""
+def open_user(config: UserConfig, prices: Prices) -> User | None:
+    """The user that the config names; None: nobody answers. prices: what a spending cap is counted by."""
     if config.kind == "none":
         return None
-    return ScriptedUser() if config.kind == "scripted" else ChatUser(config)
+    return ScriptedUser() if config.kind == "scripted" else ChatUser(config, _price(config, prices))
 
 
-def open_judge(config: JudgeConfig) -> Judge:
+def open_judge(config: JudgeConfig, prices: Prices) -> Judge:
     """The judge that the config names."""
     if config.kind == "chat":
-        return ChatJudge(config)
+        return ChatJudge(config, _price(config, prices))
     return ScriptedJudge(config.answers) if config.kind == "scripted" else NoJudge()
+
+
+def _price(config: UserConfig | JudgeConfig, prices: Prices) -> ModelPrice | None:
+    return prices.models.get(config.endpoint.model or "")
 
 
 def clean_reply(text: str) -> str:
@@ -146,6 +157,11 @@ def clean_reply(text: str) -> str:
     return text or NOTHING_TO_SAY
 
 
+# What opens a part of the prompt, or a message in the conversation, at the start of a line.
+_BREAK = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
+_OPENS = re.compile(rf"(^|[{_BREAK}])([^\S{_BREAK}]*)(?=#|(?:agent|customer)\s*:)", re.IGNORECASE)
+
+
 def _escape(text: str) -> str:
-    """Text of others cannot end the conversation nor open a part of the prompt."""
-    return text.replace(DONE, "<done>").replace("\n# ", "\n\\# ")
+    """Text of others cannot end the conversation, open a part of the prompt, or speak for another."""
+    return _OPENS.sub(r"\1\2\\", text.replace(DONE, "<done>"))

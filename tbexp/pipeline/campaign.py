@@ -79,7 +79,7 @@ async def _campaign(
     tally = _Tally(bar, sum(r.passed is True for r in store.rows() if r.attempt < attempts))
     tally.clean = sum(r.clean for r in store.rows() if r.uid in by_uid and r.attempt < attempts)
     async with AsyncExitStack() as stack:
-        user, judge = open_user(config.user), open_judge(config.judge)
+        user, judge = open_user(config.user, config.prices), open_judge(config.judge, config.prices)
         for person in (user, judge, policy):
             if (close := getattr(person, "close", None)) is not None:
                 stack.push_async_callback(close)

@@ -58,8 +58,8 @@ async def open_place(plan: dict[str, Any], tokenizer: Any, stack: AsyncExitStack
     world = World(
         sandbox=await stack.enter_async_context(open_sandbox(config.sandbox, servers)),
         grader=await stack.enter_async_context(open_grader(config.sandbox)),
-        user=open_user(config.user),
-        judge=open_judge(config.judge),
+        user=open_user(config.user, config.prices),
+        judge=open_judge(config.judge, config.prices),
     )
     renderer = Renderer(tokenizer, format=config.model.format)
     return Place(config, world, {task.uid: task for task in tasks}, renderer)
