@@ -6,6 +6,6 @@ how a run is started, watched, continued and ended (`run`, `driver`), and which 
 imports neither verl nor torch.
 """
 
-from tbexp.training.run import TrainResult, train
+from tbexp.training.run import TrainResult, problems, train
 
-__all__ = ["TrainResult", "train"]
+__all__ = ["TrainResult", "problems", "train"]

@@ -115,29 +115,28 @@ def run_mark(folder: Path) -> str:
     return hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]
 
 
-def check(config: Config, train_uids: Sequence[str], validation_uids: Sequence[str]) -> None:
-    """All that makes a training impossible, in one error."""
-    problems = []
-    if not train_uids:
-        problems.append(Problem("there is no task to train on", "selection", "widen buckets.bands or add candidates"))
-    if not validation_uids:
-        problems.append(Problem("there is no task to validate on", "selection.validation_fraction", "raise it"))
-    groups, size = config.group.groups_per_update, config.group.size
-    ranks = config.topology.nodes * config.topology.gpus_per_node // config.topology.sequence_parallel
-    if groups % config.training.mini_batches:
-        problems.append(
-            Problem(f"{groups} groups do not divide into {config.training.mini_batches}", "training.mini_batches")
-        )
-    if groups * size % max(ranks, 1):
-        problems.append(
-            Problem(f"{groups} x {size} = {groups * size} attempts is not a multiple of {ranks} ranks", "group.size")
-        )
+def problems(config: Config) -> list[Problem]:
+    """What training alone can tell about a config, beside what `tbexp.config` checks: room for a prompt, verl's keys."""
+    found = []
     if mapping.prompt_limit(config) >= config.model.max_context:
-        problems.append(Problem("no room for an answer", "training.max_prompt_tokens", "lower than model.max_context"))
+        limit = (
+            f"a prompt may have {mapping.prompt_limit(config)} tokens, and a conversation {config.model.max_context}"
+        )
+        found.append(Problem(limit, "training.max_prompt_tokens", "set it below model.max_context"))
     if config.training.verl:
-        problems += mapping.check_passed_through(config.training.verl, mapping.compose([]))
-    if problems:
-        raise UserError(problems)
+        found += mapping.check_passed_through(config.training.verl, mapping.compose([]))
+    return found
+
+
+def check(config: Config, train_uids: Sequence[str], validation_uids: Sequence[str]) -> None:
+    """UserError with all that makes this training impossible."""
+    found = problems(config)
+    if not train_uids:
+        found.append(Problem("there is no task to train on", "selection", "widen buckets.bands or add candidates"))
+    if not validation_uids:
+        found.append(Problem("there is no task to validate on", "selection.validation_fraction", "raise it"))
+    if found:
+        raise UserError(found)
 
 
 def write_plan(
