@@ -280,12 +280,24 @@ def test_a_direct_answer_that_cannot_be_made_is_told(template: str) -> None:
 
 
 def test_every_executed_call_is_recorded_when_the_agents_limit_falls_inside_a_batch() -> None:
-    played = play([calls("a", "d", "a")], max_agent_sim_turns=1)
+    played = play([calls("a", "d", "a"), text("too late")], max_agent_sim_turns=1)
     assert played.summary() == (
         "agent_limit | executed=['a', 'd', 'a'] | tool_calls=['a', 'd', 'a'] | response='' | "
         "system[S] user[Q] call(a,d,a) resp(a) resp(d) resp(a) assistant:direct[D:d]"
     )
     assert played.attempt.passed is True
+
+
+def test_the_agents_limit_also_falls_between_a_text_and_its_calls() -> None:
+    assert play([calls("a", say="wait"), text("too late")], max_agent_sim_turns=1).summary() == (
+        "agent_limit | executed=[] | tool_calls=[] | response='wait' | system[S] user[Q] assistant[wait]"
+    )
+
+
+@pytest.mark.parametrize(("may_end", "asked"), [(False, 2), (True, 3)])
+def test_a_user_that_may_end_has_one_turn_more(may_end: bool, asked: int) -> None:
+    played = play([text("q")] * 9, ["ok"] * 9, may_end=may_end, max_user_sim_turns=2)
+    assert (played.attempt.finish_reason, len(played.customer.seen)) == ("user_limit", asked)
 
 
 def test_an_unknown_tool_and_an_unreadable_call_are_told_to_the_agent() -> None:
