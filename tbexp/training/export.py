@@ -1,6 +1,6 @@
 """A checkpoint's weights as a Hugging Face folder: `python -m tbexp.training.export CHECKPOINT BASE TARGET`.
 
-Decided here: config, tokenizer and chat template are the base model's own files; the weights keep their precision
+Decided here: config, tokenizer and chat template are the base model's own files, and the weights have its precision
 (verl.model_merger casts to bfloat16, which would drop most of what a float32 run with a small learning rate learned).
 The folder appears at once.
 """
@@ -40,27 +40,38 @@ def gathered(actor: Path) -> dict[str, Any]:
 
 
 def export(checkpoint: Path, base: Path, target: Path) -> None:
-    from safetensors import safe_open
-    from safetensors.torch import save_file
+    """Writes `target`, in files of at most 5 GB. ValueError when the checkpoint lacks a weight of the base model."""
+    from huggingface_hub import save_torch_state_dict
 
-    state = gathered(checkpoint / "actor")
-    names: set[str] = set()
-    for file in base.glob("*.safetensors"):
-        with safe_open(str(file), framework="pt") as weights:
-            names |= set(weights.keys())
-    # Tied weights appear under both names in a state dict; the base model says which one is stored.
-    state = {name: tensor for name, tensor in state.items() if not names or name in names}
-    if missing := names - state.keys():
+    state, types = gathered(checkpoint / "actor"), stored_types(base)
+    if missing := types.keys() - state.keys():
         raise ValueError(f"the checkpoint lacks {len(missing)} weights of the base model, such as {min(missing)}")
+    # Tied weights appear under both names in a state dict; the base model says which one is stored.
+    state = {name: state[name].to(dtype) for name, dtype in types.items()}
     temporary = target.with_name(f"{target.name}.new")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     for file in base.iterdir():
         if file.is_file() and not WEIGHTS.fullmatch(file.name):
             shutil.copy2(file, temporary)
-    save_file(state, str(temporary / "model.safetensors"), metadata={"format": "pt"})
+    save_torch_state_dict(state, temporary, metadata={"format": "pt"})
     shutil.rmtree(target, ignore_errors=True)
     temporary.rename(target)
+
+
+def stored_types(base: Path) -> dict[str, Any]:
+    """The weights that the base model's files hold, with their types."""
+    import torch
+    from safetensors import safe_open
+
+    names = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+    types: dict[str, Any] = {}
+    for file in sorted(base.glob("*.safetensors")):
+        with safe_open(str(file), framework="pt") as weights:
+            types |= {name: names[weights.get_slice(name).get_dtype()] for name in weights.keys()}  # noqa: SIM118
+    if not types:
+        raise ValueError(f"{base} has no safetensors files")
+    return types
 
 
 if __name__ == "__main__":

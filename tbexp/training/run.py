@@ -116,7 +116,7 @@ def run_mark(folder: Path) -> str:
 
 
 def problems(config: Config) -> list[Problem]:
-    """What training alone can tell about a config, beside what `tbexp.config` checks: room for a prompt, verl's keys."""
+    """What only training can tell about a config: whether a prompt leaves room for an answer, and verl's keys."""
     found = []
     if mapping.prompt_limit(config) >= config.model.max_context:
         limit = (
