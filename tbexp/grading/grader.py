@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tbexp.config.schema import SandboxConfig
-from tbexp.errors import WorldError
+from tbexp.errors import UserError, WorldError, WorldFailure
 from tbexp.grading.context import TestContext
 from tbexp.sandbox.launch import Child, Launcher, Unfit
 from tbexp.sandbox.servers import allowed_environment
@@ -80,7 +80,8 @@ class Grader:
         judge: Judge | None = None,
         fixtures: Mapping[str, Any] | None = None,
     ) -> Verdict:
-        """The verdict of one test. Never raises for what the test, the judge or the process does.
+        """The verdict of one test. Raises nothing for what the test, the judge or the process does, but passes on a judge's
+        UserError and WorldFailure: those end the run.
 
         fixtures: by name, each a mapping with `type` and arguments, or an object with `type` and `arguments`. An empty
         test_code means no grading: passed with reward 1.
@@ -214,6 +215,8 @@ class _Talk:
                     if self.judge is None:
                         raise WorldError("judge", "the test asks a judge, and none is configured")
                     answer = {"answer": await self.judge.ask(*message["ask"])}
+                except (UserError, WorldFailure):
+                    raise  # a refused key or a reached spending cap ends the run, not the attempt
                 except Exception as error:
                     text = error.message if isinstance(error, WorldError) else f"{type(error).__name__}: {error}"
                     judge_error = WorldError("judge", text)

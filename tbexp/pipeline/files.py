@@ -34,7 +34,7 @@ def read_json(file: Path) -> Any:
     """The file's value, None if there is no such file or it is not whole."""
     try:
         return json.loads(file.read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):
+    except (FileNotFoundError, ValueError):  # JSON's and UTF-8's errors are ValueErrors
         return None
 
 

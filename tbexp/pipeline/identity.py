@@ -58,7 +58,8 @@ def policy_identity(config: Config, model_key: str) -> Any:
     """Who the base policy is."""
     if config.policy.kind == "chat":
         return {"kind": "chat", **_endpoint(config.policy.endpoint)}
-    return {"kind": config.policy.kind, "model": model_key, "max_context": config.model.max_context}
+    model = {"model": model_key, "format": config.model.format, "max_context": config.model.max_context}
+    return {"kind": config.policy.kind, **model}
 
 
 def campaign_key(config: Config, policy: Any, tasks: Sequence[Task]) -> str:

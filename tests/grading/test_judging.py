@@ -86,3 +86,23 @@ def test_a_reward_is_a_share_and_no_penalty_raises_it(drawn):
     assert 0.0 <= reward <= 1.0
     unpunished = [yes and not rubric.is_penalty for rubric, yes in zip(rubrics, met, strict=True)]
     assert reward <= rubric_reward(rubrics, unpunished)
+
+
+def test_a_judge_whose_key_is_refused_ends_the_run_and_not_the_attempt() -> None:
+    import asyncio
+
+    from tbexp.config.schema import SandboxConfig
+    from tbexp.errors import UserError
+    from tbexp.grading import TestContext, open_grader
+
+    class Refused:
+        async def ask(self, system: str, user: str) -> str:
+            raise UserError("the key is refused")
+
+    async def grade() -> None:
+        async with open_grader(SandboxConfig(name="prefork", kind="prefork")) as grader:
+            code = "def t(x, judge):\n    assert judge.yesno('is it?')\n__tb_test_fn = t\n"
+            with pytest.raises(UserError, match="refused"):
+                await grader.grade(code, TestContext(), judge=Refused())
+
+    asyncio.run(grade())
