@@ -36,14 +36,14 @@ class Group(BaseModel):
 class TinyModel(Group):
     """The tiny base policy of the sample domain, built on first use (tbexp/samples)."""
 
-    layers: AtLeastOne = 4
+    layers: AtLeastOne = 2
     hidden: AtLeastOne = 128
-    intermediate: AtLeastOne = 384
+    intermediate: AtLeastOne = 512
     heads: AtLeastOne = 4
     kv_heads: AtLeastOne = 2
-    steps: AtLeastOne = 500  # imitation steps
-    batch: AtLeastOne = 64  # episodes per imitation step
-    learning_rate: Positive = 2e-3
+    steps: AtLeastOne = 600  # imitation steps
+    batch: AtLeastOne = 32  # episodes per imitation step
+    learning_rate: Positive = 3e-3
     mistakes: Share = 0.5  # share of imitated episodes that carry a seeded mistake
     seed: Integer = 0
 

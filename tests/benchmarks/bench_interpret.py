@@ -17,7 +17,7 @@ def timed(what: str, run: Callable[[], object], times: int) -> None:
     start = time.perf_counter()
     for _ in range(times):
         run()
-    print(f"{what:50s} {(time.perf_counter() - start) / times * 1e6:12.1f} us")  # noqa: T201
+    print(f"{what:50s} {(time.perf_counter() - start) / times * 1e6:12.1f} us")
 
 
 def main() -> None:
