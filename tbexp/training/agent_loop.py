@@ -14,11 +14,13 @@ The episode itself is `tbexp.episode`'s, sampling the rollout backend's, and whi
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
 import time
 from abc import abstractmethod
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,11 +53,13 @@ class Played:
 
 
 class Generator:
-    """`generate` of a token policy over verl's server manager; notes the seconds and the weights' versions it met."""
+    """`generate` of a token policy on verl's rollout servers; notes the seconds and the weights' versions it met.
 
-    def __init__(self, server_manager: Any, *, sticky: bool):
-        self._server_manager = server_manager
-        self._sticky = sticky
+    ask: sends one request. Called with request_id (the conversation's name), prompt_ids and sampling_params.
+    """
+
+    def __init__(self, ask: Callable[..., Awaitable[Any]]):
+        self._ask = ask
         self.seconds = 0.0
         self.versions: list[int] = []
 
@@ -72,11 +76,7 @@ class Generator:
             "max_tokens": max_tokens,
             "seed": seed,
         }
-        # Only our own server takes the conversation's name along; vLLM finds the prefix by its tokens.
-        extra = {"session": session} if self._sticky else {}
-        output = await self._server_manager.generate(
-            request_id=session, prompt_ids=list(ids), sampling_params=params, **extra
-        )
+        output = await self._ask(request_id=session, prompt_ids=list(ids), sampling_params=params)
         self.seconds += time.monotonic() - started
         if (version := output.extra_fields.get("global_steps")) is not None:
             self.versions.append(int(version))
@@ -93,11 +93,22 @@ def attempt_seed(seed: int, kind: str, draw: int, session: int, retry: int) -> i
 class AttemptLoop(AgentLoopBase):  # type: ignore[misc]
     """Everything but the episode: retries, seeds, and the shape verl wants. `plan`: the run's input file."""
 
-    def __init__(self, *args: Any, plan: str, **kwargs: Any):
-        super().__init__(*args, **kwargs)
+    def __init__(self, *, trainer_config: Any, server_manager: Any, tokenizer: Any, plan: str, **_: Any):
+        # verl makes a loop per attempt, and its own constructor makes a token builder, which our renderer replaces.
+        self.rollout_config = trainer_config.config.actor_rollout_ref.rollout
+        self.server_manager = server_manager
+        self.tokenizer = tokenizer
         self.plan_file = Path(plan)
-        self.plan: dict[str, Any] = read_plan(plan)
+        self.plan = read_plan(plan)
         self.session = self.retry = 0
+
+    def ask(self) -> Callable[..., Awaitable[Any]]:
+        """Our own rollout server is asked directly: verl's client would add two calls to its load balancer to each."""
+        if self.rollout_config.name != "transformers":
+            return self.server_manager.generate  # type: ignore[no-any-return]
+        from tbexp.training.rollout_cpu import ask
+
+        return ask
 
     @abstractmethod
     async def play(self, task: str, *, seed: int, generate: Generator, sampling: Sampling) -> Played:
@@ -113,7 +124,7 @@ class AttemptLoop(AgentLoopBase):  # type: ignore[misc]
             max_tokens=self.plan["max_tokens"],
         )
         for retry in range(RETRIES + 1):
-            generate = Generator(self.server_manager, sticky=self.rollout_config.name == "transformers")
+            generate = Generator(self.ask())
             seed = attempt_seed(self.plan["seed"], kind, draw, session, retry)
             self.session, self.retry = session, retry
             try:
@@ -177,6 +188,7 @@ def last_produced(mask: list[int]) -> int:
     return next((i for i in range(len(mask) - 1, -1, -1) if mask[i]), -1)
 
 
+@functools.cache
 def read_plan(file: str) -> dict[str, Any]:
     plan: dict[str, Any] = json.loads(Path(file).read_text())
     return plan

@@ -8,7 +8,9 @@ trainer's workers ship it the gathered weights after each update. How tokens are
 
 from __future__ import annotations
 
+import functools
 import os
+import zlib
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
@@ -40,12 +42,11 @@ class Server:
         request_id: str,
         prompt_ids: list[int],
         sampling_params: dict[str, Any],
-        session: str | None = None,
         **_: Any,
     ) -> TokenOutput:
         made = await self._engine.generate(
             prompt_ids,
-            session=session or request_id,
+            session=request_id,
             max_tokens=sampling_params.get("max_tokens") or self._max_context,
             sampling=Sampling(
                 temperature=sampling_params.get("temperature", 1.0),
@@ -118,6 +119,25 @@ class Adapter(BaseRollout):  # type: ignore[misc]
         if self.is_leader_rank:
             self._server = self._server or ray.get_actor(server_name(self.replica_rank))
             await self._server.update_weights.remote(full, global_steps)
+
+
+async def ask(request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any]) -> TokenOutput:
+    """One request to the replica that has this conversation. request_id: the conversation's name."""
+    servers = replicas()
+    server = servers[zlib.crc32(request_id.encode()) % len(servers)]
+    output: TokenOutput = await server.generate.remote(request_id, prompt_ids, sampling_params)
+    return output
+
+
+@functools.cache
+def replicas() -> list[Any]:
+    """The servers of this Ray, which are all there before the first attempt begins."""
+    found: list[Any] = []
+    while True:
+        try:
+            found.append(ray.get_actor(server_name(len(found))))
+        except ValueError:
+            return found
 
 
 def server_name(replica_rank: int) -> str:
