@@ -77,10 +77,19 @@ def resume_point(root: Path, logged: Collection[int]) -> tuple[Checkpoint | None
     return None, skipped
 
 
-def best_step(validation: Mapping[int, float]) -> int | None:
-    """The step with the best validation figure, the later of equal ones; step 0 is the base model and not a choice."""
-    steps = [s for s in validation if s > 0]
-    return max(steps, key=lambda s: (validation[s], s)) if steps else None
+def best_step(validation: Mapping[int, float], trials: int) -> int | None:
+    """The latest step whose validation pass rate is within one standard error of the best one's.
+
+    validation: pass rate by step; step 0 is the base model and not a choice. trials: attempts behind each rate. The
+    one-standard-error rule of model selection (Breiman et al. 1984, section 3.4.3): where pass rates cannot be told
+    apart, the policy that was trained longer is taken, since training goes on to make it more repeatable.
+    """
+    rates = {step: rate for step, rate in validation.items() if step > 0}
+    if not rates:
+        return None
+    best = max(rates.values())
+    error = (best * (1 - best) / trials) ** 0.5
+    return max(step for step, rate in rates.items() if rate >= best - error)
 
 
 def expendable(steps: Collection[int], *, keep: int, best: int | None) -> list[int]:

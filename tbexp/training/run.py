@@ -74,8 +74,14 @@ def train(
     mark = run_mark(folder)
     processes.end(mark)  # of a run that was killed
     temp = Path("/tmp") / f"tbx-{mark}"  # short: the paths of Unix sockets end at 107 characters
+    trials = config.training.validation_attempts * len(validation_uids)
     report = Reporter(
-        folder, steps=config.training.steps, keep=config.training.keep_checkpoints, progress=progress, metrics=metrics
+        folder,
+        steps=config.training.steps,
+        keep=config.training.keep_checkpoints,
+        trials=trials,
+        progress=progress,
+        metrics=metrics,
     )
     point, skipped = checkpoints.resume_point(folder / "checkpoints", rows.trained_steps(report.rows))
     for sentence in skipped:
@@ -107,7 +113,9 @@ def train(
         finally:
             processes.end(mark)
             shutil.rmtree(temp, ignore_errors=True)
-    return finish(config, model_folder=model_folder, folder=folder, history=report.rows, skipped=skipped)
+    return finish(
+        config, model_folder=model_folder, folder=folder, history=report.rows, skipped=skipped, trials=trials
+    )
 
 
 def run_mark(folder: Path) -> str:
@@ -229,12 +237,22 @@ def run_verl(plan: Path, *, env: Mapping[str, str], temp: Path, report: Reporter
 class Reporter:
     """Merges rows into `metrics.jsonl`, hands new ones on, and removes checkpoints that may go."""
 
-    def __init__(self, folder: Path, *, steps: int, keep: int, progress: Progress | None, metrics: Metrics | None):
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        steps: int,
+        keep: int,
+        trials: int,
+        progress: Progress | None,
+        metrics: Metrics | None,
+    ):
         self._folder = folder
         self._steps = steps
         self._progress = progress
         self._metrics = metrics
         self._keep = keep
+        self._trials = trials  # attempts of one validation
         self._seen = 0
         self.fragment = folder / "verl" / "none"
         self.rows: dict[int, dict[str, float]] = {}
@@ -259,7 +277,7 @@ class Reporter:
         self._seen = size
         self._merge()
         self._hand_on()
-        prune(self._folder, self.rows, self._keep)
+        prune(self._folder, self.rows, self._keep, self._trials)
         self.say("training")
 
     def _done(self) -> int:
@@ -287,23 +305,29 @@ def write_whole(file: Path, text: str) -> None:
     temporary.rename(file)
 
 
-def prune(folder: Path, history: Mapping[int, Mapping[str, float]], keep: int) -> None:
+def prune(folder: Path, history: Mapping[int, Mapping[str, float]], keep: int, trials: int) -> None:
     """Removes checkpoints beyond the newest `keep` and the best validated one; those without a row yet stay."""
     logged = rows.trained_steps(history)
     whole = {c.step: c.folder for c in checkpoints.found(folder / "checkpoints") if not c.fault and c.step in logged}
-    best = checkpoints.best_step({s: v for s, v in rows.validation(history).items() if s in whole})
+    best = checkpoints.best_step({s: v for s, v in rows.validation(history).items() if s in whole}, trials)
     for step in checkpoints.expendable(list(whole), keep=keep, best=best):
         checkpoints.remove(whole[step])
 
 
 def finish(
-    config: Config, *, model_folder: Path, folder: Path, history: dict[int, dict[str, float]], skipped: list[str]
+    config: Config,
+    *,
+    model_folder: Path,
+    folder: Path,
+    history: dict[int, dict[str, float]],
+    skipped: list[str],
+    trials: int,
 ) -> TrainResult:
-    """Chooses the step that validated best among those with a whole checkpoint, and exports it."""
+    """Chooses a step by its validation (`checkpoints.best_step`) among whole checkpoints, and exports it."""
     steps = config.training.steps
     history = {step: row for step, row in history.items() if step <= steps}
     whole = {c.step: c.folder for c in checkpoints.found(folder / "checkpoints") if not c.fault and c.step <= steps}
-    best = checkpoints.best_step({s: v for s, v in rows.validation(history).items() if s in whole})
+    best = checkpoints.best_step({s: v for s, v in rows.validation(history).items() if s in whole}, trials)
     if best is None:
         raise RuntimeError(f"no validated step up to {steps} has a whole checkpoint in {folder / 'checkpoints'}")
     target, note = folder / "chosen", folder / "chosen.json"

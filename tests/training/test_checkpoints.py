@@ -64,9 +64,21 @@ def test_a_removal_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
     assert found(tmp_path) == []
 
 
-def test_of_equal_validation_figures_the_later_step_is_chosen_and_never_the_base_model() -> None:
-    assert best_step({0: 0.9, 10: 0.5, 20: 0.7, 30: 0.7}) == 30
-    assert best_step({0: 0.9}) is None
+@pytest.mark.parametrize(
+    ("validation", "trials", "chosen"),
+    [
+        ({0: 0.9, 10: 0.5, 20: 0.7, 30: 0.7}, 10_000, 30),
+        ({0: 0.9}, 100, None),
+        ({10: 0.62, 20: 0.60, 30: 0.55}, 144, 20),  # one standard error of the best is 0.04
+        ({10: 0.62, 20: 0.60, 30: 0.55}, 10_000, 10),
+        ({10: 1.0, 20: 0.99}, 50, 10),  # no error is left to be within
+        ({10: 0.0, 20: 0.0}, 50, 20),
+    ],
+)
+def test_the_latest_step_that_cannot_be_told_from_the_best_is_chosen(
+    validation: dict[int, float], trials: int, chosen: int | None
+) -> None:
+    assert best_step(validation, trials) == chosen
 
 
 @given(st.sets(st.integers(1, 60)), st.integers(1, 5), st.none() | st.integers(1, 60))
