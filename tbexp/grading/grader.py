@@ -80,7 +80,7 @@ class Grader:
         judge: Judge | None = None,
         fixtures: Mapping[str, Any] | None = None,
     ) -> Verdict:
-        """The verdict of one test. Raises nothing for what the test, the judge or the process does, but passes on a judge's
+        """The verdict of one test. What the test, the judge or the process does raises nothing, but for a judge's
         UserError and WorldFailure: those end the run.
 
         fixtures: by name, each a mapping with `type` and arguments, or an object with `type` and `arguments`. An empty
