@@ -113,9 +113,7 @@ def train(
         finally:
             processes.end(mark)
             shutil.rmtree(temp, ignore_errors=True)
-    return finish(
-        config, model_folder=model_folder, folder=folder, history=report.rows, skipped=skipped, trials=trials
-    )
+    return finish(config, model_folder=model_folder, folder=folder, history=report.rows, skipped=skipped, trials=trials)
 
 
 def run_mark(folder: Path) -> str:
