@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from filelock import FileLock
+
 from tbexp.config.schema import ModelConfig
 
 if TYPE_CHECKING:
@@ -43,21 +45,26 @@ def tiny_key(config: ModelConfig) -> str:
 
 
 def build_tiny(config: ModelConfig, folder: Path, *, progress: Progress | None = None) -> Path:
-    """The Hugging Face folder of the policy, built unless it is there. Killed, it goes on from its last checkpoint."""
-    if (folder / "config.json").exists():
-        return folder
-    from tbexp.samples.tiny_words import make_tokenizer
+    """The Hugging Face folder of the policy, built unless it is there. Killed, it goes on from its last checkpoint.
 
+    Jobs that need the same policy at once wait for the one that builds it.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
     work = folder.with_name(folder.name + ".work")
-    work.mkdir(parents=True, exist_ok=True)
-    tokenizer = make_tokenizer()
-    model = imitate(config, tokenizer, work / "checkpoint.pt", progress)
-    done = work / "done"
-    shutil.rmtree(done, ignore_errors=True)
-    model.save_pretrained(done)
-    tokenizer.save_pretrained(done)
-    done.rename(folder)
-    shutil.rmtree(work)
+    with FileLock(folder.with_name(folder.name + ".lock")):
+        if (folder / "config.json").exists():
+            return folder
+        from tbexp.samples.tiny_words import make_tokenizer
+
+        work.mkdir(exist_ok=True)
+        tokenizer = make_tokenizer()
+        model = imitate(config, tokenizer, work / "checkpoint.pt", progress)
+        done = work / "done"
+        shutil.rmtree(done, ignore_errors=True)
+        model.save_pretrained(done)
+        tokenizer.save_pretrained(done)
+        done.rename(folder)
+        shutil.rmtree(work)
     return folder
 
 

@@ -25,7 +25,7 @@ from tbexp.samples.tools import TOOLS
 
 END, START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 ROLES = ("system", "user", "assistant", "tool")
-IDENTIFIER = r"[A-Z]{1,2}-?\d+|\d+"
+IDENTIFIER = r"[A-Z]{1,2}-?\d+|\d+| (?=[A-Z]{1,2}-?\d)"  # or the blank before one, where no word takes it
 # A word takes the blank before it, and the one behind it if an identifier follows.
 WORD = r" ?[A-Za-z_']+(?: (?=[A-Z]{0,2}-?\d))?"
 DEMONSTRATIONS = 2000  # how many are searched for words
