@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 pytest.importorskip("verl")
 pytest.importorskip("ray")
@@ -122,7 +123,9 @@ def test_what_mlflow_holds_is_one_run_with_metrics_of_all_stages(unbroken: Exper
     ):
         assert name in names
     assert [m.step for m in client.get_metric_history(run.info.run_id, "train/reward_mean")] == [1, 2]
-    assert run.data.params["optimizer.lr"] == "0.0003"
+    config = yaml.safe_load((unbroken.run / "config.yaml").read_text())
+    assert float(run.data.params["optimizer.lr"]) == config["optimizer"]["lr"]
+    assert run.data.params["probe.attempts"] == str(config["probe"]["attempts"])
 
 
 def test_the_same_command_again_does_nothing_again_and_says_so(unbroken: Experiment) -> None:
