@@ -1,7 +1,8 @@
 """Processes of one training: found again by a mark in their environment, ended without leaving one behind.
 
 Ray's processes start process groups of their own, so a group or session does not reach them all; an inherited variable
-does. Only processes that carry the mark are ever signalled.
+does, but for Ray's agents, which write their title over their environment: those are known by the open files that they
+have in the run's temporary folder. Only processes found in one of these two ways are ever signalled.
 """
 
 from __future__ import annotations
@@ -12,6 +13,11 @@ import time
 from pathlib import Path
 
 MARK = "TBEXP_TRAINING_RUN"
+
+
+def temp_folder(mark: str) -> Path:
+    """Ray's folder of this training. Short: the paths of Unix sockets end at 107 characters."""
+    return Path("/tmp") / f"tbx-{mark}"
 
 
 def marked(mark: str) -> list[int]:
@@ -27,9 +33,20 @@ def marked(mark: str) -> list[int]:
             state = (folder / "stat").read_text().rsplit(")", 1)[1].split()[0]
         except OSError:
             continue
-        if wanted in environment.split(b"\0") and state not in "ZX":
+        if state in "ZX":
+            continue
+        blank = bool(environment) and not environment.strip(b"\0 ")
+        if wanted in environment.split(b"\0") or (blank and _writes_to(folder, temp_folder(mark))):
             found.append(pid)
     return found
+
+
+def _writes_to(process: Path, folder: Path) -> bool:
+    """Whether the process has a file open in the folder, which may be removed already."""
+    try:
+        return any(str(place.readlink()).startswith(f"{folder}/") for place in (process / "fd").iterdir())
+    except OSError:
+        return False
 
 
 def end(mark: str, *, patience: float = 10.0) -> list[int]:

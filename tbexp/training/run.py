@@ -73,7 +73,7 @@ def train(
     work.mkdir(parents=True, exist_ok=True)
     mark = run_mark(folder)
     processes.end(mark)  # of a run that was killed
-    temp = Path("/tmp") / f"tbx-{mark}"  # short: the paths of Unix sockets end at 107 characters
+    temp = processes.temp_folder(mark)
     trials = config.training.validation_attempts * len(validation_uids)
     report = Reporter(
         folder,
