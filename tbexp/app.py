@@ -90,7 +90,7 @@ def composed_command(args: argparse.Namespace) -> int:
         if multirun:
             return run_all(overrides, jobs)
         config, run_dir = jobs[0]
-        if is_alone(config):
+        if is_alone(config) or config.dry_run:  # neither writes into a run's folder
             pipeline_run()(config, run_dir=run_dir, overrides=overrides)
             return DONE
         return run_one(overrides, run_dir)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tbexp.config.schema import Config
 from tbexp.errors import Problem, UserError
@@ -18,9 +18,29 @@ from tbexp.tasks import Task, load_tasks, read_selectors
 if TYPE_CHECKING:
     from tbexp.policy import Policy
     from tbexp.sandbox import Server
-    from tbexp.tracking import Run
 
 log = logging.getLogger(__name__)
+
+
+class Tracker(Protocol):
+    """What stages tell a tracker; `tbexp.tracking.Run` is one."""
+
+    def metric(self, name: str, value: float, step: int = 0) -> None: ...
+    def metrics(self, values: Mapping[str, float], step: int = 0) -> None: ...
+    def artifact(self, path: Path | str, folder: str | None = None) -> None: ...
+
+
+class Untracked:
+    """Keeps nothing: for a plan, which writes no file."""
+
+    def metric(self, name: str, value: float, step: int = 0) -> None:
+        return None
+
+    def metrics(self, values: Mapping[str, float], step: int = 0) -> None:
+        return None
+
+    def artifact(self, path: Path | str, folder: str | None = None) -> None:
+        return None
 
 
 @dataclass
@@ -30,7 +50,7 @@ class Context:
     config: Config
     run_dir: Path
     progress: Progress
-    tracker: Run
+    tracker: Tracker
     seconds: dict[str, float] = field(default_factory=dict)
     results: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

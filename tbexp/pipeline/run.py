@@ -7,6 +7,7 @@ import logging
 import os
 import platform
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from filelock import FileLock, Timeout
 import tbexp
 from tbexp.config.schema import STAGES, Config
 from tbexp.errors import Problem, UserError
-from tbexp.pipeline.context import Context
+from tbexp.pipeline.context import Context, Untracked
 from tbexp.pipeline.files import read_json, sha256_of, write_json, write_whole
 from tbexp.pipeline.progress import Progress, clock
 
@@ -38,6 +39,10 @@ def run(config: Config, *, run_dir: Path, overrides: Sequence[str]) -> None:
     alone = [stage for stage in config.stages if stage not in STAGES]
     if alone:
         _alone(config, alone, run_dir)
+        return
+    refuse_unbuilt(config)
+    if config.dry_run:
+        plan(config, run_dir)
         return
     from tbexp.tracking import open_run, ui_line
 
@@ -68,6 +73,43 @@ def run(config: Config, *, run_dir: Path, overrides: Sequence[str]) -> None:
         ) from None
     if uri is not None:
         progress.say(f"compare runs: {ui_line(uri)}")
+
+
+def refuse_unbuilt(config: Config) -> None:
+    """What the schema knows and no stage can do yet ends here, and is not run as something else."""
+    problems = []
+    if config.launcher.kind != "local":
+        problems.append(Problem("submission to Slurm is not built yet", "launcher", "launcher=local"))
+    if config.policy.kind == "scripted":
+        problems.append(
+            Problem("a scripted policy has no outputs outside tests", "policy", "policy=local or policy=chat")
+        )
+    if problems:
+        raise UserError(problems)
+
+
+def plan(config: Config, run_dir: Path) -> None:
+    """dry_run: what the stages would do, on stdout. Reads the tasks, writes nothing, starts nothing."""
+    with Progress(sys.stdout) as progress:
+        context = Context(config, run_dir, progress, Untracked())
+        candidates, held_out, k = context.candidates, context.held_out, config.evaluation.attempts
+        group, training = config.group, config.training
+        rows = config.probe.rows
+        steps = {
+            "probe": f"rows of {', '.join(rows)}"
+            if rows
+            else f"{len(candidates)} tasks x {config.probe.attempts} attempts",
+            "select": f"by {config.buckets.by}; {config.selection.validation_fraction:.0%} for validation",
+            "train": f"{training.steps} updates of {group.groups_per_update} groups x {group.size} attempts, "
+            f"validated every {training.validate_every}",
+            "evaluate": f"{len(held_out)} held-out tasks x {k} attempts for {', '.join(config.evaluation.policies)}",
+            "report": str(run_dir / "report" / "report.html"),
+        }
+        progress.table(
+            f"plan of {config.name} in {_short(run_dir)}; nothing was run",
+            ["stage", "would do"],
+            [(name, steps[name]) for name in STAGES if name in config.stages],
+        )
 
 
 def run_stages(context: Context) -> None:

@@ -1,0 +1,27 @@
+"""dry_run, and what is refused because no stage can do it yet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tbexp.app import main
+
+
+def test_a_dry_run_shows_the_plan_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["dry_run=true", "probe.attempts=5"]) == 0
+    assert "96 tasks x 5 attempts" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("override", "word"), [("launcher=slurm", "launcher"), ("policy=scripted", "policy")])
+def test_what_is_not_built_is_refused_and_not_run_as_something_else(
+    override: str, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([override, "stages=[probe]"]) == 2
+    assert word in capsys.readouterr().err
