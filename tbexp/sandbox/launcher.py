@@ -7,9 +7,8 @@ a level is reported; what to do then is the caller's to decide.
 - `import`: the server's module is imported once; a forked child runs what stands under `if __name__ == "__main__"`.
 - `ready`: the server runs here up to the point where it has answered the MCP handshake and waits for the first request;
   each session is a fork of that moment. It needs a server on the mcp SDK, whose stdio transport is replaced
-  (lean_stdio.py). Measured with a server of 15 tools, CPU of its process to open, initialise and close one session:
-  33 ms when it is forked after the import, 9 ms when it is forked ready. One page fault costs 2 to 5 us: what remains
-  is mostly memory that the first request touches.
+  (lean_stdio.py). What a session still costs is mostly memory that the first request touches;
+  tests/benchmarks/bench_sandbox.py measures it.
 """
 
 # ruff: noqa: PTH100, PTH109, PTH118, PTH120, PTH123
