@@ -26,6 +26,7 @@ def check(config: Config) -> list[Problem]:
         *model(config),
         *training(config),
         *tasks(config),
+        *compared(config),
     ]
 
 
@@ -230,6 +231,20 @@ def tasks(config: Config) -> Iterator[Problem]:
             "tasks.held_out",
             "a test list, or leave evaluate out of stages",
         )
+
+
+def compared(config: Config) -> Iterator[Problem]:
+    wanted = config.compare
+    if "compare" not in config.stages:
+        return
+    if not wanted.runs:
+        yield Problem(
+            "names no run",
+            "compare.runs",
+            "compare.runs=[seed1,seed2]: names, MLflow run ids, run folders, a sweep's parent run, published:<model>",
+        )
+    for entry in dict.fromkeys(entry for entry in wanted.runs if wanted.runs.count(entry) > 1):
+        yield Problem(f"{entry} stands there twice", "compare.runs", "name each run once")
 
 
 def files(config: Config) -> Iterator[Problem]:

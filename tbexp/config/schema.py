@@ -292,6 +292,19 @@ class Tracking(Group):
     experiment: str | None = None  # null: the experiment's name
 
 
+class CompareConfig(Group):
+    """stages=[compare]: runs side by side."""
+
+    name: str
+    # MLflow run ids, run names (NAME, or EXPERIMENT/NAME), run folders, a sweep's parent run, published:<model>.
+    runs: list[str] = Field(default_factory=list)
+    baseline: str | None = None  # one of `runs`, which the others are tested against; null: the first
+    pairs: Literal["baseline", "all"] = "baseline"  # test each run against the baseline, or each pair of runs
+    policy: Literal["base", "trained", "rows"] | None = None  # null: the trained one, else rows, else base
+    bootstrap: AtLeastOne = 2000  # bootstrap samples of the intervals
+    seed: Integer = 7
+
+
 class Config(Group):
     """The whole experiment."""
 
@@ -318,3 +331,4 @@ class Config(Group):
     evaluation: Evaluation
     prices: Prices
     tracking: Tracking
+    compare: CompareConfig

@@ -60,11 +60,16 @@ def run(config: Config, *, run_dir: Path, overrides: Sequence[str]) -> None:
                 run_name=run_dir.name,
                 run_key=f"{config.name}/{run_dir.name}",
                 folder=run_dir / "tracking",
-                params=config.model_dump(mode="json", exclude={"stages", "force", "dry_run"}),
+                params=config.model_dump(mode="json", exclude={"stages", "force", "dry_run", "compare"}),
             ) as tracker,
         ):
             context = Context(config=config, run_dir=run_dir, progress=progress, tracker=tracker)
-            run_stages(context)
+            try:
+                run_stages(context)
+            finally:  # what a comparison on another machine reads, of a run that failed too
+                for name in ("config.yaml", "manifest.json"):
+                    if (run_dir / name).exists():
+                        tracker.artifact(run_dir / name)
             summary(context)
             uri = tracker.uri
     except Timeout:

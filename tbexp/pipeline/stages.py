@@ -6,6 +6,7 @@ it share it. Each stage says so when it finds its result finished.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -124,8 +125,8 @@ def select(run: Context) -> None:
             **{f"select/band/{name}": count for name, count in selection.bands.items()},
         }
     )
-    run.tracker.artifact(run.run_dir / "select" / "tasks.jsonl", "select")
-    run.tracker.artifact(run.run_dir / "select" / "pool.yaml", "select")
+    for name in ("tasks.jsonl", "pool.yaml", "manifest.json"):
+        run.tracker.artifact(run.run_dir / "select" / name, "select")
     bands = ", ".join(f"{name} {count}" for name, count in selection.bands.items())
     excluded = f", {len(benchmark)} benchmark tasks excluded" if benchmark else ""
     run.progress.say(
@@ -241,6 +242,8 @@ def train(run: Context) -> None:
     else:
         bar.done("finished before, nothing to do")
     write_json(folder / "result.json", done)
+    for name in ("metrics.jsonl", "result.json"):  # also of a training that another run has made
+        run.tracker.artifact(run.run_dir / "train" / name, "train")
     run.results.append(("train", f"{steps} updates on {len(train_tasks)} tasks; chosen: step {done['chosen_step']}"))
 
 
@@ -255,6 +258,7 @@ def evaluate(run: Context) -> None:
             raise UserError(Problem("there are no held-out tasks to evaluate", "tasks.held_out", "name a test list"))
         rows_by_policy = {name: evaluate_policy(run, name, tasks) for name in config.evaluation.policies}
     summarise(run, rows_by_policy, {task.uid: task.domain for task in tasks})
+    write_tallies(run, rows_by_policy, tasks)
 
 
 def foreign_evaluation(run: Context) -> tuple[dict[str, list[AttemptRow]], list[Task]]:
@@ -322,6 +326,27 @@ def summarise(run: Context, rows_by_policy: Mapping[str, Sequence[AttemptRow]], 
                 f"observed {k}/{k} {points(difference['observed_all_k'])} points",
             )
         )
+
+
+def write_tallies(run: Context, rows_by_policy: Mapping[str, Sequence[AttemptRow]], tasks: Sequence[Task]) -> None:
+    """evaluate/tasks.jsonl: each task's counts by policy and its content's hash. It is what a comparison of runs needs
+    of the attempts, which stay where they were made.
+    """
+    file, attempts = run.run_dir / "evaluate" / "tasks.jsonl", run.config.evaluation.attempts
+    counts: dict[str, dict[str, dict[str, int]]] = {
+        task.uid: {name: {"clean": 0, "passed": 0} for name in rows_by_policy} for task in tasks
+    }
+    for name, rows in rows_by_policy.items():
+        for row in rows:
+            if row.clean and row.attempt < attempts:
+                counts[row.uid][name]["clean"] += 1
+                counts[row.uid][name]["passed"] += row.passed is True
+    lines = [
+        {"uid": task.uid, "domain": task.domain, "content": task.content_hash(), "policies": counts[task.uid]}
+        for task in sorted(tasks, key=lambda task: task.uid)
+    ]
+    write_whole(file, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    run.tracker.artifact(file, "evaluate")
 
 
 def evaluation_metrics(found: Mapping[str, Any], k: str, *, prefix: str) -> dict[str, float]:
