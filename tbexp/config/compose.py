@@ -26,7 +26,8 @@ from pydantic_core import PydanticUndefined
 from tbexp.config.folders import sweeps_folder
 from tbexp.config.schema import Config
 
-NOT_IDENTITY = ("stages", "force", "dry_run", "store", "launcher", "tracking", "compare")  # what does not decide a run's results
+# What does not decide a run's results.
+NOT_IDENTITY = ("stages", "force", "dry_run", "store", "launcher", "tracking", "compare")
 MISSING = "???"
 
 
