@@ -235,6 +235,9 @@ class Reference(Group):
 
 class SelectionConfig(Group):
     name: str
+    # selected: what `buckets` keeps; random: as many tasks, drawn by `seed` whatever their difficulty; all: whatever
+    # their difficulty. The other gates hold for each.
+    pool: Literal["selected", "random", "all"] = "selected"
     min_clean: AtLeastOne = 3  # attempts that are no system errors
     exclude: str | list[str] = Field(default_factory=list)  # uids, or a YAML/JSON file of them
     validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0, strict=True)] = 0.2

@@ -5,18 +5,19 @@ Reasons, in this order (the first three are the published ones):
     benchmark                 a benchmark task                         }
     duplicate_of_excluded     same content as one of these             }
     insufficient_clean_runs   fewer clean attempts than selection.min_clean
-    difficulty_not_retained   its band is not kept (buckets.by=band)
-    band_mass_too_small       posterior mass of its band below buckets.min_band_mass (by=band)
-    too_little_signal         mixed probability below buckets.min_mixed_probability (by=signal)
+    difficulty_not_retained   its band is not kept (buckets.by=band)                                } not where
+    band_mass_too_small       posterior mass of its band below buckets.min_band_mass (by=band)      } selection.pool
+    too_little_signal         mixed probability below buckets.min_mixed_probability (by=signal)     } is random or all
     reference_gate            the reference model does not show that it can be solved
     duplicate                 same content as a kept task of smaller uid
+    not_drawn                 selection.pool=random, and the draw did not fall on it
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -36,7 +37,7 @@ from tbexp.selection.posterior import (
     posterior,
     probability_above,
 )
-from tbexp.selection.split import Candidate, split, stratum_of
+from tbexp.selection.split import Candidate, rank, split, stratum_of
 
 if TYPE_CHECKING:
     from tbexp.config.schema import Buckets, Reference, SelectionConfig
@@ -51,7 +52,9 @@ REASONS: Final = (
     "too_little_signal",
     "reference_gate",
     "duplicate",
+    "not_drawn",
 )
+DIFFICULTY: Final = frozenset({"difficulty_not_retained", "band_mass_too_small", "too_little_signal"})
 _FIXES: Final = {
     "excluded": "shorten selection.exclude",
     "benchmark": "choose other candidates: tasks of the benchmark are never trained on",
@@ -62,6 +65,7 @@ _FIXES: Final = {
     "too_little_signal": "lower buckets.min_mixed_probability or raise group.size",
     "reference_gate": "relax selection.reference",
     "duplicate": "",
+    "not_drawn": "",
 }
 
 
@@ -133,27 +137,37 @@ def select(
     unsolved = _unsolved(counts.uids, reference, selection.reference)
     forbidden = {hashes[uid] for uid in counts.uids if uid in hashes and (uid in excluded or uid in benchmark)}
 
+    def reasons_of(by_count: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+        found, seen = [], set[str]()
+        for uid, index in zip(counts.uids, which.tolist(), strict=True):
+            reasons = []
+            content = hashes.get(uid)
+            if uid in excluded:
+                reasons.append("excluded")
+            if uid in benchmark:
+                reasons.append("benchmark")
+            if not reasons and content is not None and content in forbidden:
+                reasons.append("duplicate_of_excluded")
+            if not reasons:
+                reasons.extend(by_count[index])
+                if uid in unsolved:
+                    reasons.append("reference_gate")
+                if not reasons and content is not None:
+                    if content in seen:
+                        reasons.append("duplicate")
+                    seen.add(content)
+            found.append(tuple(reasons))
+        return found
+
+    reasons = reasons_of(by_count)
+    if selection.pool != "selected":
+        size = sum(not why for why in reasons)
+        reasons = reasons_of([tuple(why for why in each if why not in DIFFICULTY) for each in by_count])
+        if selection.pool == "random":
+            reasons = _drawn(counts.uids, reasons, size, selection.seed)
     shared = _Shared(distinct.tolist(), post, mixed.tolist())
-    rows: list[TaskRow] = []
-    seen: set[str] = set()
-    for uid, index, errors in zip(counts.uids, which.tolist(), counts.system_errors.tolist(), strict=True):
-        reasons = []
-        content = hashes.get(uid)
-        if uid in excluded:
-            reasons.append("excluded")
-        if uid in benchmark:
-            reasons.append("benchmark")
-        if not reasons and content is not None and content in forbidden:
-            reasons.append("duplicate_of_excluded")
-        if not reasons:
-            reasons.extend(by_count[index])
-            if uid in unsolved:
-                reasons.append("reference_gate")
-            if not reasons and content is not None:
-                if content in seen:
-                    reasons.append("duplicate")
-                seen.add(content)
-        rows.append(shared.row(uid, index, errors, tuple(reasons)))
+    each = zip(counts.uids, which.tolist(), counts.system_errors.tolist(), reasons, strict=True)
+    rows = [shared.row(uid, index, errors, why) for uid, index, errors, why in each]
     return _finish(
         rows,
         buckets=buckets,
@@ -205,6 +219,14 @@ def _count_reasons(clean: Any, post: Posterior, mixed: Any, buckets: Buckets, mi
     else:
         gates.append(("too_little_signal", mixed < buckets.min_mixed_probability))
     return [tuple(name for name, removes in gates if removes[i]) for i in range(len(post.band))]
+
+
+def _drawn(uids: Sequence[str], reasons: Sequence[tuple[str, ...]], size: int, seed: int) -> list[tuple[str, ...]]:
+    """`size` of the tasks without a reason against them, drawn by a seeded hash; the others were not drawn."""
+    eligible = [uid for uid, why in zip(uids, reasons, strict=True) if not why]
+    drawn = set(sorted(eligible, key=lambda uid: (rank(seed, "random_pool", uid), uid))[:size])
+    each = zip(uids, reasons, strict=True)
+    return [why if why or uid in drawn else ("not_drawn",) for uid, why in each]
 
 
 def _unsolved(uids: tuple[str, ...], reference: Counts | None, gate: Reference) -> frozenset[str]:

@@ -213,3 +213,43 @@ def test_the_forecast_is_that_of_the_pool() -> None:
     assert chosen.forecast.mixed_rate == pytest.approx(sum(kept) / len(kept))
     assert chosen.forecast.attempts_per_update == pytest.approx(18 * 8 / chosen.forecast.mixed_rate)
     assert not math.isinf(chosen.forecast.thrown_away_per_update)
+
+
+MANY = Counts.of({f"{name}.py:t{i:02d}": (8, (i * 7 + len(name)) % 9, 0) for name in ("a", "bb") for i in range(40)})
+
+
+def test_a_random_pool_is_as_large_as_the_selected_one_and_drawn_whatever_the_difficulty() -> None:
+    chosen = choose(MANY)
+    drawn = choose(MANY, selection=selection(pool="random"))
+    assert len(drawn.pool) == len(chosen.pool) and drawn.pool != chosen.pool
+    assert {row.band for row in drawn.rows if row.kept} > {row.band for row in chosen.rows if row.kept}
+    assert drawn.removed == {"not_drawn": 80 - len(drawn.pool)}
+    assert drawn.pool == choose(MANY, selection=selection(pool="random")).pool
+    assert drawn.pool != choose(MANY, selection=selection(pool="random", seed=1)).pool
+
+
+def test_a_larger_random_pool_contains_the_smaller_one_of_the_same_seed() -> None:
+    small, large = (
+        choose(MANY, selection=selection(pool="random"), buckets=buckets(keep=keep)).pool
+        for keep in (("medium",), ("hard", "medium"))
+    )
+    assert set(small) < set(large)
+
+
+@pytest.mark.parametrize("pool", ["random", "all"])
+def test_only_the_difficulty_gates_do_not_hold_for_a_random_pool_and_for_all(pool: str) -> None:
+    chosen = choose(
+        buckets=buckets(keep=("medium", "nearly_always")),
+        selection=selection(pool=pool, exclude=["a.py:hard"]),
+        content_hashes={"a.py:half": "x", "a.py:often": "x"},
+        reference=Counts.of({uid: (1, int(uid != "b.py:hard"), 0) for uid in COUNTS.uids}),
+    )
+    found = {uid: why for uid, why in reasons(chosen).items() if why != ("not_drawn",)}
+    assert found == {
+        "a.py:hard": ("excluded",),
+        "a.py:often": ("duplicate",),
+        "b.py:few": ("insufficient_clean_runs",),
+        "b.py:hard": ("reference_gate",),
+        "b.py:never_ran": ("insufficient_clean_runs",),
+    }
+    assert ("not_drawn" in chosen.removed) is (pool == "random")
