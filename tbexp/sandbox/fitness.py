@@ -3,6 +3,8 @@
 A fork must not share what a process of its own would not. A server that starts a thread, leaves a file or socket open,
 writes a file, fixes or draws random numbers, or takes the time, before it is asked anything, is unfit. Draws of time
 and chance count in the server's own code only: what its libraries draw at import is hardly ever seen by a session.
+One use of the time is harmless: a statement `something.NAME = time.time()` where no code of the server reads an
+attribute of this name. Each fork puts its own time there.
 """
 
 # ruff: noqa: PTH100, PTH115, PTH119, PTH120, PTH123, PTH208
@@ -21,7 +23,7 @@ import threading
 import time
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class Unfit(Exception):
@@ -51,6 +53,8 @@ class Watch:
         self.files = open_files()
         self.fixed: set[int] = set()  # generators of a fixed seed: a process of its own would have the same
         self.clock = (time.time, datetime.datetime, datetime.date)
+        self.stamps: list[tuple[Stamp, float, float]] = []  # with the times before and after it was taken
+        self._taken: tuple[Stamp, float] | None = None
         sys.addaudithook(self._audit)  # audit hooks stay for good, hence `on`
         sys.setprofile(self._profile)
 
@@ -65,6 +69,9 @@ class Watch:
                 self.reasons.append(f"it writes {name} before it is asked anything")
 
     def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
+        if event == "c_return" and self._taken is not None and arg is self.clock[0]:
+            self.stamps.append((*self._taken, time.time()))
+            self._taken = None
         if event != "c_call":
             return
         owner = getattr(arg, "__self__", None)
@@ -89,6 +96,9 @@ class Watch:
             caller = caller.f_back
         if caller is not None and self._own(caller.f_code.co_filename):
             place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+            if arg is self.clock[0] and caller is frame and (name := stored_attribute(frame)):
+                self._taken = Stamp(name, place), time.time()
+                return
             self.reasons.append(f"{place} takes {getattr(arg, '__qualname__', arg)}, which all sessions would share")
 
     def _own(self, path: str) -> bool:
@@ -102,11 +112,37 @@ class Watch:
                 with open(path, "rb") as file:
                     yield file.read()
 
-    def stop(self, own_files: set[int]) -> None:
-        """Raise Unfit with all that was seen. own_files: those that this script opened meanwhile."""
+    def _stamped(self, reasons: list[str]) -> list[tuple[dict[str, Any], str]]:
+        """Where times stand that each fork takes for itself; a time that may be read is one more reason."""
+        if not self.stamps:
+            return []
+        read = {name for text in self._own_sources() for name in names_read(text)}
+        for stamp, _, _ in self.stamps:
+            if stamp.name in read:
+                reasons.append(f"{stamp.place} takes time, which all sessions would share")
+        found = []
+        own: dict[type, bool] = {}
+        for thing in gc.get_objects():
+            kind = type(thing)
+            if kind not in own:
+                module = sys.modules.get(kind.__module__)
+                own[kind] = self._own(getattr(module, "__file__", None) or "/")
+            held: Any = getattr(thing, "__dict__", None) if own[kind] else None
+            for stamp, before, after in self.stamps:
+                value = held.get(stamp.name) if type(held) is dict else None
+                if type(value) is float and before <= value <= after:
+                    found.append((held, stamp.name))
+        return found
+
+    def stop(self, own_files: set[int]) -> list[tuple[dict[str, Any], str]]:
+        """Raise Unfit with all that was seen. own_files: those that this script opened meanwhile.
+
+        Returns the places (attributes, name) where each fork has to put its own time.
+        """
         sys.setprofile(None)
         self.on = False
         reasons = list(dict.fromkeys(self.reasons))
+        stamped = self._stamped(reasons)
         threads = [thread.name for thread in threading.enumerate() if thread not in self.threads]
         if threads:
             reasons.append(f"it starts threads: {', '.join(threads)}")
@@ -120,6 +156,42 @@ class Watch:
             reasons.append("it replaces the clock")
         if reasons:
             raise Unfit("; ".join(reasons[:5]))
+        return stamped
+
+
+class Stamp(NamedTuple):
+    """An attribute that was given the time, and the line that did it."""
+
+    name: str
+    place: str
+
+
+def stored_attribute(frame: FrameType) -> str:
+    """NAME, where the statement that runs in `frame` is `something.NAME = time.time()`; "" for any other."""
+    try:
+        with open(frame.f_code.co_filename, "rb") as source:
+            tree = ast.parse(source.read())
+    except (OSError, SyntaxError):
+        return ""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.lineno == frame.f_lineno:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if len(targets) == 1 and isinstance(targets[0], ast.Attribute) and isinstance(node.value, ast.Call):
+                return targets[0].attr
+    return ""
+
+
+def names_read(source: bytes) -> set[str]:
+    """The attributes that code reads, and all texts in it, which may name one for `getattr`."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Store):
+            found.add(node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(node.value)
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
+            found.add(node.target.attr)
+    return found
 
 
 SDK = {"mcp", "anyio", "asyncio", "contextlib", "runpy"}

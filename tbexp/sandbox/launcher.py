@@ -25,6 +25,7 @@ import random
 import runpy
 import selectors
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from types import CodeType, FrameType, ModuleType
@@ -109,7 +110,7 @@ def serve_ready(command: dict[str, Any], control: Control) -> NoReturn:
         if not hasattr(loop, "_ssock") or not hasattr(loop, "_csock"):
             raise Unfit("it does not run on asyncio's own loop")
         wakers = [loop._ssock.fileno(), loop._csock.fileno()]
-        watch.stop(set(wakers))
+        stamped = watch.stop(set(wakers))
         lean_stdio.quiet_request_log()
         schemas = [tool.get(key) for tool in tools for key in ("inputSchema", "outputSchema")]
         lean_stdio.remember_checked_schemas([schema for schema in schemas if schema])
@@ -125,7 +126,7 @@ def serve_ready(command: dict[str, Any], control: Control) -> NoReturn:
         for old, new in zip(wakers, _socket.socketpair(), strict=True):
             new.setblocking(False)
             os.dup2(new.fileno(), old, inheritable=False)
-        reseed(generators)
+        reseed(generators, stamped)
 
     failure: list[BaseException] = []
 
@@ -213,12 +214,12 @@ def serve_import(command: dict[str, Any], control: Control) -> NoReturn:
         lean_stdio.replace_everywhere(stdio.stdio_server, lean_stdio.lean_stdio(stdio.stdio_server, None))
         importlib.import_module("anyio._backends._asyncio")
         importlib.import_module("mcp.shared.message")
-    watch.stop(set())
+    stamped = watch.stop(set())
     lean_stdio.quiet_request_log()
     lean_stdio.remember_checked_schemas([])
 
     def start(message: dict[str, Any]) -> None:
-        reseed(generators)
+        reseed(generators, stamped)
         status = 0
         try:
             if block is not None and module is not None:
@@ -243,8 +244,10 @@ def serve_import(command: dict[str, Any], control: Control) -> NoReturn:
     raise AssertionError("a child came back")
 
 
-def reseed(generators: list[random.Random]) -> None:
-    """`random` itself is seeded by every fork."""
+def reseed(generators: list[random.Random], stamped: list[tuple[dict[str, Any], str]]) -> None:
+    """What a process of its own would have drawn; `random` itself is seeded by every fork."""
+    for attributes, name in stamped:
+        attributes[name] = time.time()
     for generator in generators:
         generator.seed()
     numpy: Any = sys.modules.get("numpy")

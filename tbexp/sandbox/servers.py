@@ -43,7 +43,8 @@ class Server:
 
 
 def read_servers(file: Path | str, *, python: str, allow_env: Sequence[str] = ()) -> dict[str, Server]:
-    """The servers of `file` by name. Relative `cwd`, and the default one, is the file's own folder.
+    """The servers of `file` by name. A relative `cwd` starts at the file's own folder, which is also the default
+    (see `hides_installed` for when it is the folder above).
 
     Raises UserError with every problem found.
     """
@@ -70,6 +71,18 @@ def allowed_environment(allow_env: Sequence[str], own: Mapping[str, str]) -> dic
     if "PYTHONPATH" in taken:  # the server runs in a folder of its own
         taken["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, taken["PYTHONPATH"].split(os.pathsep)))
     return QUIET_ENV | taken | dict(own)
+
+
+def hides_installed(folder: Path, command: Sequence[str]) -> bool:
+    """Whether `python -m PACKAGE.MODULE`, run in `folder`, would find a folder that only holds the package's project.
+
+    Python looks in its working directory first, and takes any folder for a package: the one of the public benchmark's
+    servers, installed with `pip install -e`, would then hide the package itself.
+    """
+    if "-m" not in command[1:-1]:
+        return False
+    package = command[command.index("-m") + 1].partition(".")[0]
+    return (folder / package / package / "__init__.py").is_file() and not (folder / package / "__init__.py").exists()
 
 
 class _Reader:
@@ -143,6 +156,8 @@ class _Reader:
         if "env" in values:
             env = {key: self.text(value, f"env.{key}") for key, _, value in self.pairs(values["env"], "`env`")}
         cwd = self.file.parent.resolve()
+        if "cwd" not in values and hides_installed(cwd, command):
+            cwd = cwd.parent
         if "cwd" in values:
             cwd = cwd / self.text(values["cwd"], "cwd")
             if not cwd.is_dir():

@@ -50,6 +50,7 @@ UNFIT = {
     "uuid": "urandom",
     "clock": "now",
     "time": "time",
+    "stamp that is read": "time",
     "frozen clock": "replaces the clock",
 }
 
@@ -69,6 +70,11 @@ def test_a_server_that_does_what_forks_would_share_gets_a_process_per_session_an
 
 def test_a_server_of_the_same_shape_without_the_fault_is_forked(server, config):
     assert open_once(config(), server("unfit", UNFIT=""), ["count"])[0] == "import"
+
+
+def test_a_time_that_no_code_reads_is_taken_anew_by_each_fork(server, config):
+    level, answers = open_once(config(), server("unfit", UNFIT="stamp"), ["count"])
+    assert (level, answers) == ("import", [["1"], ["1"]])
 
 
 def test_what_is_no_python_command_gets_a_process_per_session(config):

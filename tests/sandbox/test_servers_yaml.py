@@ -92,3 +92,18 @@ def test_a_missing_file_is_refused(tmp_path):
 def test_a_remote_server_is_read_but_not_run(tmp_path):
     text = "servers:\n  far:\n    type: mcp-remote\n    endpoint: http://127.0.0.1:9/mcp\n    timeout: 60\n"
     assert read(tmp_path, text)["far"].remote == "http://127.0.0.1:9/mcp"
+
+
+def test_a_folder_that_would_hide_the_installed_package_of_its_name_is_not_worked_in(tmp_path):
+    file = tmp_path / "servers" / "servers.yaml"
+    (file.parent / "tea" / "tea").mkdir(parents=True)
+    file.write_text('servers: {tea: {type: mcp-process, command: ["{python}", "-m", "tea.pot"]}}')
+
+    def cwd():
+        return read_servers(file, python="python")["tea"].cwd
+
+    assert cwd() == str(file.parent)
+    (file.parent / "tea" / "tea" / "__init__.py").touch()
+    assert cwd() == str(tmp_path)
+    (file.parent / "tea" / "__init__.py").touch()
+    assert cwd() == str(file.parent)

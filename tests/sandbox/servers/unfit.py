@@ -7,6 +7,7 @@ import datetime
 import os
 import random
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -32,10 +33,27 @@ elif what == "clock":
     started = datetime.datetime.now()
 elif what == "time":
     started = time.time()  # type: ignore[assignment]
+elif what == "stamp":
+
+    class Desk:
+        def __init__(self) -> None:
+            self.opened = time.time()
+
+    desk = Desk()
+    imported = vars(desk)["op" + "ened"]
+elif what == "stamp that is read":
+
+    class Shop:
+        def __init__(self) -> None:
+            self.since = time.time()
+
+    closes = Shop().since + 60
 elif what == "frozen clock":
     time.time = lambda: 0.0
 
 import by_hand  # noqa: E402
 
 if __name__ == "__main__":
+    if what == "stamp" and vars(desk)["op" + "ened"] == imported:
+        sys.exit("the time is the import's")
     by_hand.main()
