@@ -204,6 +204,10 @@ class SandboxConfig(Group):
     grade_memory_mib: AtLeastOne = 1024  # of one check's process
     max_result_chars: AtLeastOne = 200_000  # longer tool results are cut with a marker
     max_sessions: AtLeastOne = 128  # open at once
+    # The knowledge search that servers look for at 127.0.0.1:8108: none, one that tbexp starts (embedded: results are
+    # not comparable with published ones), or a Typesense server (external).
+    search: Literal["none", "embedded", "external"] = "none"
+    search_address: str = "127.0.0.1:8108"  # HOST:PORT of search=external; the servers' connections are led there
 
 
 class Fields(Group):

@@ -17,6 +17,7 @@ from tbexp.errors import Problem, UserError, WorldError
 from tbexp.interpret.messages import ToolSpec
 from tbexp.sandbox.launch import GRACE_S, Child, Launcher, Unfit, start_server
 from tbexp.sandbox.mcp_client import Connection
+from tbexp.sandbox.search import Search, open_search
 from tbexp.sandbox.servers import Server, allowed_environment
 from tbexp.sandbox.session import Limits, Session, list_tools
 
@@ -111,9 +112,11 @@ class Backend:
 class Sandbox:
     """Hands out sessions; see `open_sandbox`."""
 
-    def __init__(self, config: SandboxConfig, servers: Mapping[str, Server]):
+    def __init__(self, config: SandboxConfig, servers: Mapping[str, Server], search: Search | None = None):
         self.config = config
-        self._backends = {name: Backend(server, config) for name, server in servers.items()}
+        self.search = search
+        led = {name: search.led(server) if search else server for name, server in servers.items()}
+        self._backends = {name: Backend(server, config) for name, server in led.items()}
         self._places = asyncio.Semaphore(config.max_sessions)
         self._limits = Limits(config.call_timeout_s, config.start_timeout_s, config.max_result_chars)
 
@@ -127,7 +130,7 @@ class Sandbox:
         """
         self._known(server_config)
         async with self._places:
-            session = Session(self._limits)
+            session = Session(self._limits, await self.search.ready() if self.search else None)
             connections: list[Connection] = []
             try:
                 for name, config in server_config.items():
@@ -166,9 +169,13 @@ class Sandbox:
 
 @asynccontextmanager
 async def open_sandbox(config: SandboxConfig, servers: Mapping[str, Server]) -> AsyncIterator[Sandbox]:
-    """A sandbox for the given servers. Launchers start when they are first needed and end with the context."""
-    sandbox = Sandbox(config, servers)
-    try:
-        yield sandbox
-    finally:
-        await sandbox.close()
+    """A sandbox for the given servers. Launchers start when they are first needed and end with the context.
+
+    Raises UserError when the search that the configuration asks for is not to be had.
+    """
+    async with open_search(config) as search:
+        sandbox = Sandbox(config, servers, search)
+        try:
+            yield sandbox
+        finally:
+            await sandbox.close()

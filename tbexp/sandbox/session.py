@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,11 +39,13 @@ class Limits:
 class Session:
     """The live backend of one attempt. Calls run one at a time, in the order in which they were made."""
 
-    def __init__(self, limits: Limits):
+    def __init__(self, limits: Limits, check: Callable[[], None] | None = None):
+        """check: raises WorldError when something that the servers rely on was lost; asked after each call."""
         self.id = uuid.uuid4().hex
         self.tools: dict[str, ToolSpec] = {}
         self.init_result: dict[str, Any] = {}
         self._limits = limits
+        self._check = check
         self._owner: dict[str, str] = {}
         self._connections: dict[str, Connection] = {}
         self._offered: dict[str, dict[str, ToolSpec]] = {}
@@ -163,6 +165,9 @@ class Session:
                 )
             except RpcError as error:
                 return error.message, True
+            finally:
+                if self._check is not None:
+                    self._check()
         return first_text(result), bool(result.get("isError"))
 
 
