@@ -358,6 +358,7 @@ def _as_row(uid: str, attempt: int, plain: Mapping[str, Any], outcome: int) -> A
         seconds=float(metadata.get("execution_time") or 0.0),
         domain=str(metadata.get("scenario") or ""),
         judged=bool((result.get("metadata") or {}).get("judge_motivation")),
+        search=str(metadata.get("search") or ""),
     )
 
 

@@ -39,6 +39,8 @@ def to_tb_infer_row(row: AttemptRow, trajectory: Mapping[str, Any] | None = None
         "execution_time": row.seconds,
         **seen.get("metadata", {}),
     }
+    if row.search:
+        metadata["search"] = row.search
     if row.system_error is not None and not graded:
         metadata["error"] = {"type": row.system_error["kind"], "message": row.system_error["message"], "tb": ""}
     return {

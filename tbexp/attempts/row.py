@@ -16,7 +16,8 @@ class AttemptRow:
     passed: None exactly if the world failed; `system_error` is then {"kind", "message"}. `attempt` counts from 0
     within the task. `tries` is the number of the try that made this row (1: the first one). Tokens of the policy are
     sums over its completions; `prompt_tokens` includes `cached_tokens`, `completion_tokens` includes
-    `reasoning_tokens`. `judged`: the verdict needed a judge. `trajectory` is the store's reference, set by the store.
+    `reasoning_tokens`. `judged`: the verdict needed a judge. `search`: the knowledge search that the servers had,
+    `embedded` or `external`; verdicts under the embedded one are not comparable with published ones. `trajectory` is the store's reference, set by the store.
     """
 
     uid: str
@@ -40,6 +41,7 @@ class AttemptRow:
     judge_prompt_tokens: int = 0
     judge_completion_tokens: int = 0
     judged: bool = False
+    search: str = ""
 
     def __post_init__(self) -> None:
         if (self.passed is None) != (self.system_error is not None):

@@ -268,6 +268,8 @@ def _counts(runs: Sequence[Tally]) -> dict[str, Any]:
         "first_try": {"attempts": clean - retried, "pass_rate": _share(passed - retried_passed, clean - retried)},
         "retried": {"attempts": retried, "pass_rate": _share(retried_passed, retried)},
         "judged_share": _share(judged, clean),
+        # One attempt under the embedded search is enough: the figures are not comparable with published ones then.
+        "search": next((kind for kind in ("embedded", "external") if any(kind in r.searches for r in runs)), None),
         "finish_reasons": _summed(run.finish_reasons for run in runs),
         "system_error_kinds": _summed(run.system_error_kinds for run in runs),
         "tokens": _summed(run.tokens for run in runs),

@@ -37,6 +37,7 @@ class Tally:
     retried: int  # clean attempts that needed more than one try
     retried_passed: int
     judged: int  # clean attempts whose verdict needed a judge
+    searches: frozenset[str]  # knowledge searches of the clean attempts: embedded, external
     tokens: Mapping[str, int]
     seconds: float
     finish_reasons: Mapping[str, int]
@@ -85,6 +86,7 @@ def tally(rows: Sequence[AttemptRow], uids: Sequence[str], attempts: int, *, nam
         retried=len(retried),
         retried_passed=sum(bool(row.passed) for row in retried),
         judged=sum([row.judged for row in kept]),
+        searches=frozenset(row.search for row in kept if row.search),
         tokens={field: sum(map(attrgetter(field), rows)) for field in _TOKENS},
         seconds=float(sum([row.seconds for row in rows])),
         finish_reasons=dict(sorted(Counter([row.finish_reason for row in kept]).items())),

@@ -97,7 +97,7 @@ async def _campaign(
                     done = await run_attempt(
                         by_uid[uid], attempt=number, seed=seed, policy=policy, world=world, limits=config.policy.limits
                     )
-                    store.append(row_of(done, tries), done.trajectory)
+                    store.append(row_of(done, tries, config.sandbox.search), done.trajectory)
                     tally.note(done, last=tries == retries + 1)
                     if done.system_error is None:
                         break
@@ -157,8 +157,8 @@ class _Tally:
             )
 
 
-def row_of(done: Attempt, tries: int) -> AttemptRow:
-    """The stored row of an attempt."""
+def row_of(done: Attempt, tries: int, search: str) -> AttemptRow:
+    """The stored row of an attempt; `search` as in the configuration."""
     error = done.system_error
     return AttemptRow(
         uid=done.uid,
@@ -176,4 +176,5 @@ def row_of(done: Attempt, tries: int) -> AttemptRow:
         seconds=round(done.seconds["total"], 3),
         domain=done.domain,
         tries=tries,
+        search="" if search == "none" else search,
     )

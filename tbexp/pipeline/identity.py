@@ -38,6 +38,7 @@ def attempt_settings(config: Config) -> Mapping[str, Any]:
         "judge": _person(config.judge),
         "max_result_chars": config.sandbox.max_result_chars,
         "call_timeout_s": config.sandbox.call_timeout_s,
+        "search": config.sandbox.search,
         "seed": config.seed,
     }
 

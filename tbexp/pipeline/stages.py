@@ -317,6 +317,8 @@ def summarise(run: Context, rows_by_policy: Mapping[str, Sequence[AttemptRow]], 
                 f"observed {k}/{k} {percent(found['observed_all_k'])}",
             )
         )
+    if any(found["search"] == "embedded" for found in summary["policies"].values()):
+        run.results.append(("search", "embedded: these figures are not comparable with published ones"))
     difference = summary.get("difference")
     if difference:
         run.results.append(

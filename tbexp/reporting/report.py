@@ -365,6 +365,15 @@ def _picture(out: Path, name: str, caption: str, draw: Callable[[], Figure]) -> 
     return Picture(name, uri, caption)
 
 
+def _marks(run: RunData) -> list[str]:
+    """What makes the figures incomparable with others."""
+    searches = [p.get("search") for p in tables.summary_policies(run).values()]
+    if "embedded" in searches or _at(run.config, "sandbox", "search") == "embedded":
+        return ["Search: embedded. The servers' knowledge search was tbexp's own; no figure here is comparable with "
+                "published ones."]  # fmt: skip
+    return []
+
+
 def _facts(run: RunData) -> list[tuple[str, str]]:
     """The settings that a reader asks for first."""
     wanted = (
@@ -398,7 +407,7 @@ def _render(run: RunData, sections: list[Section]) -> str:
         name=str(run.config.get("name") or run.folder.parent.name),
         run=run.folder.name,
         facts=_facts(run),
-        notes=run.notes,
+        notes=[*run.notes, *_marks(run)],
         faults=run.faults,
         missing=_missing(run),
         sections=sections,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -181,6 +182,16 @@ def test_first_tries_and_retried_attempts_are_told_apart() -> None:
     assert figures["first_try"] == {"attempts": 15, "pass_rate": pytest.approx(6 / 15)}
     assert figures["retried"] == {"attempts": 1, "pass_rate": 1.0}
     assert figures["judged_share"] == pytest.approx(1 / 16)
+
+
+@pytest.mark.parametrize(
+    ("searches", "mark"), [((), None), (("external",), "external"), (("external", "embedded"), "embedded")]
+)
+def test_one_attempt_under_the_embedded_search_marks_the_figures(searches, mark) -> None:
+    rows = attempts_of(BASE)
+    for i, search in enumerate(searches):
+        rows[i] = replace(rows[i], search=search)
+    assert run({"base": rows})["policies"]["base"]["search"] == mark
 
 
 def test_the_cost_of_tokens_and_of_a_reliable_task() -> None:

@@ -187,6 +187,16 @@ def test_a_partial_evaluation_is_called_partial(tmp_path: Path) -> None:
     assert "Partial: trained has a verdict for 75.0% of its attempts only." in write_report(tmp_path).read_text()
 
 
+def test_figures_made_with_the_embedded_search_are_marked(tmp_path: Path) -> None:
+    policy = {"base": {"tasks": 1, "attempts": 1, "pass_at_1": {"value": 1.0}, "search": "embedded"}}
+    (tmp_path / "evaluate").mkdir()
+    (tmp_path / "evaluate" / "summary.json").write_text(json.dumps({"policies": policy}))
+    assert "Search: embedded." in write_report(tmp_path).read_text()
+    policy["base"]["search"] = "external"
+    (tmp_path / "evaluate" / "summary.json").write_text(json.dumps({"policies": policy}))
+    assert "Search: embedded." not in write_report(tmp_path).read_text()
+
+
 def test_the_leader_of_each_column_is_bold_and_nobody_else(tmp_path: Path) -> None:
     (tmp_path / "evaluate").mkdir()
     (tmp_path / "evaluate/summary.json").write_text(json.dumps(summary((0.5, 0.9, 0.1), (0.6, 0.8, 0.1))))
