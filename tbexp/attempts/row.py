@@ -17,7 +17,8 @@ class AttemptRow:
     within the task. `tries` is the number of the try that made this row (1: the first one). Tokens of the policy are
     sums over its completions; `prompt_tokens` includes `cached_tokens`, `completion_tokens` includes
     `reasoning_tokens`. `judged`: the verdict needed a judge. `search`: the knowledge search that the servers had,
-    `embedded` or `external`; verdicts under the embedded one are not comparable with published ones. `trajectory` is the store's reference, set by the store.
+    `embedded` or `external`; verdicts under the embedded one are not comparable with published ones. `trajectory`
+    is the store's reference, set by the store.
     """
 
     uid: str
