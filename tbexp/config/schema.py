@@ -64,6 +64,7 @@ class TasksConfig(Group):
     candidates: str | list[str] | None = None  # test list file, selectors, or null: every task that is not held out
     # The tasks of evaluate, never probed, never trained on; null: none, of the sample domain those that it ships.
     held_out: str | list[str] | None = None
+    format_query: bool = True  # fill in {init[...]} where a task asks for it; false: never, as ThinkingBox does
     server_python: str | None = None  # interpreter of {python} in servers.yaml; null: this one
 
     @model_validator(mode="before")
@@ -188,6 +189,8 @@ class JudgeConfig(Group):
     kind: Literal["scripted", "chat", "none"]
     endpoint: Endpoint = Endpoint()
     style: Literal["legacy", "motivation"] = "legacy"  # a bare verdict, or reasons before it
+    # How an answer becomes yes or no: by the verdict its sentence gives, or by ThinkingBox's rule (first or last word).
+    reading: Literal["sentence", "reference"] = "sentence"
     answers: dict[str, bool] = Field(default_factory=dict)  # kind=scripted: part of a question -> yes (true) or no
     max_tokens: AtLeastOne = 512
     spending_cap_usd: Positive | None = None
@@ -202,6 +205,8 @@ class SandboxConfig(Group):
     start_timeout_s: Positive = 60.0  # of one attempt's servers
     grade_timeout_s: Positive = 30.0  # of one check
     grade_memory_mib: AtLeastOne = 1024  # of one check's process
+    # A check that returns a number below 1 has failed with that reward (share), or, as in ThinkingBox, passed (pass).
+    grade_numbers: Literal["share", "pass"] = "share"
     max_result_chars: AtLeastOne = 200_000  # longer tool results are cut with a marker
     max_sessions: AtLeastOne = 128  # open at once
     # The knowledge search that servers look for at 127.0.0.1:8108: none, one that tbexp starts (embedded: results are

@@ -15,15 +15,16 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from tbexp.config.schema import Limits
+from tbexp.episode.history import recorded_calls, told
 from tbexp.episode.people import User
 from tbexp.episode.record import Conversation
-from tbexp.errors import UserError, WorldError
+from tbexp.errors import Problem, UserError, WorldError
 from tbexp.grading import Grader, Judge, TestContext, Verdict
 from tbexp.interpret.messages import Message, ToolCall, ToolSpec
 from tbexp.policy import Completion, OutOfContext, Policy, PolicySession, Usage
@@ -31,6 +32,7 @@ from tbexp.sandbox import Sandbox, Session
 from tbexp.tasks import Task, ToolDef, ToolOverride
 
 DONE = "<DONE>"
+ROW_METADATA = ("scenario", "agent", "test_case_name")  # the file's path is this machine's
 OWN_LIMITS = frozenset({"action_limit", "token_limit", "time_limit", "agent_error"})  # failures, not graded
 
 
@@ -130,6 +132,7 @@ async def run_attempt(
             "messages": run.talk.messages,
             "effects": effects,
             "verdict": None if verdict is None else _verdict_record(verdict),
+            "metadata": run.metadata(),
             "seconds": {name: round(value, 4) for name, value in run.clock.seconds.items()},
         },
     )
@@ -143,16 +146,28 @@ class _Run:
         self.usage = Usage()
         self.actions = self.turns = 0
         self.pending: list[Message] = []
+        self.replay_warnings: list[str] = []
         self.tools: tuple[ToolSpec, ...] = ()
         self.agent: PolicySession | None = None
+
+    def metadata(self) -> dict[str, Any]:
+        """What `tb infer` keeps of an attempt besides messages and verdict (thinkingbox-format.md, 8)."""
+        kept = {name: self.task.metadata[name] for name in ROW_METADATA if name in self.task.metadata}
+        return {**kept, **({"replay_warnings": self.replay_warnings} if self.replay_warnings else {})}
 
     async def converse(self, session: Session) -> str:
         """The conversation up to its end; says why it ended."""
         self.tools = self._tools(session)
+        try:
+            self.task = self.task.formatted(session.init_result)
+        except ValueError as problem:
+            raise UserError(
+                Problem(str(problem), self.task.uid, "mend the task, or set tasks.format_query=false")
+            ) from None
         for text in self.task.system_messages():
             self.hear(Message("system", text))
         if self.task.history:
-            raise UserError(f"{self.task.uid}: tasks with a recorded history are not supported yet")
+            await self._replay(session, self.task.history)
         try:
             return await self._turns(session)
         except OutOfContext:
@@ -162,6 +177,20 @@ class _Run:
         finally:
             if self.agent is not None:
                 await self.agent.close()
+
+    async def _replay(self, session: Session, history: Sequence[Mapping[str, Any]]) -> None:
+        """The recorded conversation, told to the agent, and its calls made again: the backend is as it was then."""
+        for message in history:
+            self.talk.recorded(message)
+        self.pending.extend(told(history))
+        builtin = {tool.name for tool in self.task.agent.builtin_tools}
+        with self.clock.part("start"):
+            for call in recorded_calls(history):
+                if call.error is not None or call.name in builtin:
+                    continue
+                failure = await session.replay(call.name, call.arguments)
+                if failure:
+                    self.replay_warnings.append(f"{call.name}: {failure}"[:2000])
 
     async def _turns(self, session: Session) -> str:
         turn = 0
@@ -280,7 +309,7 @@ class _Run:
             session_id=f"{self.task.uid}#{self.seed}",
         )
         return await self.world.grader.grade(
-            self.task.test_code, context, judge=self.world.judge, fixtures=self.task.fixtures
+            self.task.test_code, context, judge=self.world.judge, fixtures=self.task.fixtures, servers=session
         )
 
     def _tools(self, session: Session) -> tuple[ToolSpec, ...]:
@@ -301,9 +330,13 @@ class _Run:
 
     def _numbered(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
         """Calls with ids that are unique in the conversation."""
-        first = len(self.talk.call_ids)
-        named = [ToolCall(c.name, c.arguments, f"call_{first + i}", c.error) for i, c in enumerate(calls)]
-        self.talk.call_ids.extend(c.id for c in named)
+        named = []
+        for call in calls:
+            number = len(self.talk.call_ids)
+            while (name := f"call_{number}") in self.talk.call_ids:  # a recorded call may have it
+                number += 1
+            self.talk.call_ids.append(name)
+            named.append(ToolCall(call.name, call.arguments, name, call.error))
         return named
 
 

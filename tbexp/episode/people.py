@@ -89,7 +89,7 @@ class ChatJudge:
     """A model behind an OpenAI-compatible endpoint answers a test's questions."""
 
     def __init__(self, config: JudgeConfig, price: ModelPrice | None = None):
-        self.style = config.style
+        self.style, self.reading = config.style, config.reading
         self._config = config
         self.endpoint = ChatEndpoint(
             config.endpoint, role="judge", spending_cap_usd=config.spending_cap_usd, price=price

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tbexp.episode.history import recorded_calls
 from tbexp.interpret.messages import Message, ToolCall
 
 
@@ -16,6 +17,11 @@ class Conversation:
         self.tool_calls: list[dict[str, Any]] = []
         self.direct_texts: list[str] = []
         self.call_ids: list[str] = []
+
+    def recorded(self, message: Mapping[str, Any]) -> None:
+        """A message of the task's history, as it was recorded."""
+        self.messages.append({**message, "metadata": dict(message.get("metadata") or {})})
+        self.call_ids.extend(call.id for call in recorded_calls([message]))
 
     def text(self, role: str, content: str, *, simulated: bool = False, done: bool = False) -> None:
         metadata: dict[str, Any] = {}
@@ -57,7 +63,7 @@ class Conversation:
     def response_text(self) -> str:
         """The agent's last text tagged text, "" if there is none."""
         for message in reversed(self.messages):
-            if message["T"] == "Text" and message["role"] == "assistant" and message["metadata"]["tag"] == "text":
+            if message["T"] == "Text" and message["role"] == "assistant" and _tag(message) == "text":
                 return str(message["content"])
         return ""
 
@@ -66,8 +72,13 @@ class Conversation:
         return [
             Message(m["role"], m["content"])
             for m in self.messages
-            if m["T"] == "Text" and m["role"] in ("user", "assistant") and m["metadata"].get("tag") != "think"
+            if m["T"] == "Text" and m["role"] in ("user", "assistant")
+            if m["metadata"].get("tag") != "think" and not m["metadata"].get("is_dummy")
         ]
+
+
+def _tag(message: Mapping[str, Any]) -> str:
+    return str(message["metadata"].get("tag", "text"))
 
 
 def _call(call: ToolCall, ends_turn: bool) -> dict[str, Any]:

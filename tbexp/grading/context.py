@@ -60,6 +60,13 @@ class TestContext:
                 texts = texts[assistant[-limit - 1] + 1 :]
         return "\n\n".join(f"{role.capitalize()}: {text}" for role, text in texts)
 
+    def server_tool(self, server: str, tool: str, arguments: Mapping[str, Any] | None = None) -> str:
+        """The text of any tool of the attempt's servers, hidden and reserved ones included, called on the live session.
+
+        RuntimeError for a server that the session does not have, and where there is no session.
+        """
+        raise RuntimeError("there is no live session to call")
+
     def _visible(self) -> list[tuple[str, str]]:
         found = []
         for message in self.messages:

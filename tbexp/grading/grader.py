@@ -56,9 +56,21 @@ class Verdict:
 
 
 class Judge(Protocol):
-    """Answers a judge's question. An attribute `style` of "motivation" makes tests ask for a reason too."""
+    """Answers a judge's question.
+
+    An attribute `style` of "motivation" makes tests ask for a reason too; one `reading` says how answers are read
+    (judging.READINGS).
+    """
 
     async def ask(self, system: str, user: str) -> str: ...
+
+
+class Servers(Protocol):
+    """The live session of the attempt, for fixtures: any tool of any server."""
+
+    async def server_tool(self, server: str, tool: str, arguments: Mapping[str, Any]) -> str:
+        """Raises KeyError for an unknown server, WorldError for one that fails."""
+        ...
 
 
 class Grader:
@@ -79,23 +91,29 @@ class Grader:
         *,
         judge: Judge | None = None,
         fixtures: Mapping[str, Any] | None = None,
+        servers: Servers | None = None,
     ) -> Verdict:
         """The verdict of one test. What the test, the judge or the process does raises nothing, but for a judge's
         UserError and WorldFailure: those end the run.
 
         fixtures: by name, each a mapping with `type` and arguments, or an object with `type` and `arguments`. An empty
-        test_code means no grading: passed with reward 1.
+        test_code means no grading: passed with reward 1. servers: what `x.server_tool` reaches.
         """
         if not test_code.strip():
             return Verdict(True, 1.0)
         async with self._places:
             try:
-                return await self._grade(test_code, context, judge, fixtures or {})
+                return await self._grade(test_code, context, judge, fixtures or {}, servers)
             except WorldError as error:
                 return Verdict(None, 0.0, error, message=error.message)
 
     async def _grade(
-        self, test_code: str, context: TestContext, judge: Judge | None, fixtures: Mapping[str, Any]
+        self,
+        test_code: str,
+        context: TestContext,
+        judge: Judge | None,
+        fixtures: Mapping[str, Any],
+        servers: Servers | None,
     ) -> Verdict:
         launcher = await self._running()
         key = hashlib.blake2b(test_code.encode(), digest_size=16).hexdigest()
@@ -105,10 +123,13 @@ class Grader:
             "code": None if known else test_code,
             "context": {f.name: getattr(context, f.name) for f in dataclasses.fields(context)},
             "judge_style": getattr(judge, "style", "legacy"),
+            "judge_reading": getattr(judge, "reading", "sentence"),
+            "numbers": self.config.grade_numbers,
+            "live": servers is not None,
             "fixtures": {name: plain_fixture(fixture) for name, fixture in fixtures.items()},
         }
         reader, writer = await asyncio.open_unix_connection(sock=child.socket, limit=1 << 20)
-        talk = _Talk(reader, writer, self.config.grade_timeout_s, test_code, judge)
+        talk = _Talk(reader, writer, self.config.grade_timeout_s, test_code, judge, servers)
         try:
             await talk.send(request)
             return await talk.verdict(child)
@@ -175,7 +196,9 @@ class _Talk:
         seconds: float,
         test_code: str,
         judge: Judge | None,
+        servers: Servers | None,
     ):
+        self.servers = servers
         self.test_code = test_code
         self.reader = reader
         self.writer = writer
@@ -196,7 +219,7 @@ class _Talk:
         return message
 
     async def verdict(self, child: Child) -> Verdict:
-        judge_error: WorldError | None = None
+        broken: WorldError | None = None  # the first failure of judge or server
         while True:
             start = time.monotonic()
             try:
@@ -219,18 +242,29 @@ class _Talk:
                     raise  # a refused key or a reached spending cap ends the run, not the attempt
                 except Exception as error:
                     text = error.message if isinstance(error, WorldError) else f"{type(error).__name__}: {error}"
-                    judge_error = WorldError("judge", text)
+                    broken = broken or WorldError("judge", text)
                     answer = {"error": text}
                 await self.send(answer)
                 continue
-            return _read(message["verdict"], judge_error)
+            if "tool" in message:
+                try:
+                    assert self.servers is not None  # else the test's process has no way to ask
+                    answer = {"answer": await self.servers.server_tool(*message["tool"])}
+                except KeyError:
+                    answer = {"error": f"the session has no server `{message['tool'][0]}`"}
+                except WorldError as error:
+                    broken = broken or error
+                    answer = {"error": error.message}
+                await self.send(answer)
+                continue
+            return _read(message["verdict"], broken)
 
 
-def _read(verdict: Mapping[str, Any], judge_error: WorldError | None) -> Verdict:
+def _read(verdict: Mapping[str, Any], broken: WorldError | None) -> Verdict:
     error = verdict.get("error")
     system_error = WorldError(error["kind"], error["message"]) if error else None
-    # A test that swallows the judge's failure has judged nothing.
-    system_error = judge_error or system_error
+    # A test that swallows the failure of a judge or a server has judged nothing.
+    system_error = broken or system_error
     decided = system_error is None
     return Verdict(
         passed=bool(verdict["passed"]) if decided else None,

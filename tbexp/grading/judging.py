@@ -4,7 +4,9 @@ Decided here: what the judge is asked and how its answer is read. Who answers is
 
 How a verdict is read (`says_yes`): markdown, quotes and punctuation are dropped. If the first word is yes or no, it
 decides. Otherwise the last word does, if it is yes and no negation stands in its sentence. Anything else counts as No.
-So "No. I would not say yes" is No, and "**Yes**" and "Yes!" are Yes.
+So "No. I would not say yes" is No, and "**Yes**" and "Yes!" are Yes. With `judge.reading=reference` it is ThinkingBox's
+own rule instead, for figures that are to be compared with its own: Yes if the first or the last word is yes, where
+only `. , ; :` and line ends part words.
 """
 
 from __future__ import annotations
@@ -43,7 +45,16 @@ def says_yes(text: str) -> bool:
     return bool(sentence) and sentence[-1] == "yes" and not negated
 
 
-def read_motivated(text: str) -> tuple[bool, str]:
+def says_yes_by_reference(text: str) -> bool:
+    """The rule of ThinkingBox (thinkingbox-format.md, 7.4)."""
+    words = re.sub(r"[.,;:\n]", " ", text).lower().split()
+    return bool(words) and "yes" in (words[0], words[-1])
+
+
+READINGS: dict[str, Callable[[str], bool]] = {"sentence": says_yes, "reference": says_yes_by_reference}
+
+
+def read_motivated(text: str, reading: Callable[[str], bool] = says_yes) -> tuple[bool, str]:
     """Answer and motivation of a judge that was asked for a JSON object; an unreadable answer is No."""
     start, end = text.find("{"), text.rfind("}")
     try:
@@ -53,7 +64,7 @@ def read_motivated(text: str) -> tuple[bool, str]:
     if not isinstance(answer, dict):
         return False, text
     given = answer.get("answer")
-    return (given if isinstance(given, bool) else says_yes(str(given))), str(answer.get("motivation", ""))
+    return (given if isinstance(given, bool) else reading(str(given))), str(answer.get("motivation", ""))
 
 
 def tagged(name: str, text: str) -> str:
@@ -65,9 +76,10 @@ def tagged(name: str, text: str) -> str:
 class Judge:
     """Yes or no questions to a language model; `ask` sends a system and a user message and returns the answer."""
 
-    def __init__(self, ask: Callable[[str, str], str], style: str = "legacy"):
+    def __init__(self, ask: Callable[[str, str], str], style: str = "legacy", reading: str = "sentence"):
         self._ask = ask
         self._style = style
+        self._says_yes = READINGS[reading]
         self.decisions: list[dict[str, Any]] = []
 
     def text_yesno(self, text: str, question: str) -> bool:
@@ -91,14 +103,14 @@ class Judge:
 
     def evaluate_bool(self, system: str, user: str) -> bool:
         answer = self._ask(system, user)
-        verdict = says_yes(answer)
+        verdict = self._says_yes(answer)
         self.decisions.append({"question": user, "answer": verdict, "motivation": answer})
         return verdict
 
     def _decide(self, user: str, question: str) -> tuple[bool, str]:
         motivated = self._style == "motivation"
         answer = self._ask(YESNO + (LONG if motivated else SHORT), user)
-        verdict, motivation = read_motivated(answer) if motivated else (says_yes(answer), "")
+        verdict, motivation = read_motivated(answer, self._says_yes) if motivated else (self._says_yes(answer), "")
         self.decisions.append({"question": question, "answer": verdict, "motivation": motivation})
         return verdict, motivation
 

@@ -2,7 +2,8 @@
 
 Decided here: what separates a failed test from a broken one.
 
-- The test returns None, True or 1: passed. False, or a number in [0, 1): failed, with that reward. Else: broken.
+- The test returns None, True or 1: passed. False, or a number in [0, 1): failed, with that reward
+  (`sandbox.grade_numbers=pass`: passed, with that reward, as in ThinkingBox). Else: broken.
 - It raises AssertionError: failed.
 - Its own code raises another exception while it reads what the agent left (the innermost frame, standard library
   aside, is in the test): failed. A missing name or module, an operating-system error, memory, recursion: broken.
@@ -139,6 +140,20 @@ class Bounded(io.TextIOBase):
 # --- one grading
 
 
+class LiveContext(context.TestContext):  # type: ignore[misc, valid-type, unused-ignore]
+    """The context of an attempt whose session still lives: calls of its servers go through our side."""
+
+    __slots__ = ()
+    channel: Channel
+
+    def server_tool(self, server: str, tool: str, arguments: Mapping[str, Any] | None = None) -> str:
+        self.channel.send({"tool": [server, tool, dict(arguments or {})]})
+        answer = self.channel.receive()
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return str(answer["answer"])
+
+
 class Channel:
     """Length-prefixed JSON with the parent."""
 
@@ -167,7 +182,9 @@ class Channel:
 def grade(request: Mapping[str, Any], known: tuple[CodeType, str] | None, channel: Channel) -> dict[str, Any]:
     """Run the test; the verdict as JSON."""
     prints = Bounded()
-    x = context.TestContext(**request["context"])
+    kind = LiveContext if request["live"] else context.TestContext
+    LiveContext.channel = channel
+    x = kind(**request["context"])
     x.messages, x.tool_calls = context.records(x.messages), context.records(x.tool_calls)
 
     def ask(system: str, user: str) -> str:
@@ -177,7 +194,7 @@ def grade(request: Mapping[str, Any], known: tuple[CodeType, str] | None, channe
             raise judging.JudgeError(answer["error"])
         return str(answer["answer"])
 
-    judge = judging.Judge(ask, request["judge_style"])
+    judge = judging.Judge(ask, request["judge_style"], request["judge_reading"])
     source = known[1] if known else request["code"]
     verdict: dict[str, Any] = {
         "passed": None,
@@ -189,7 +206,8 @@ def grade(request: Mapping[str, Any], known: tuple[CodeType, str] | None, channe
     }
     try:
         sys.stdout = sys.stderr = prints
-        verdict |= run(known[0] if known else None, source, x, judge, request["fixtures"])
+        numbers_pass = request["numbers"] == "pass"
+        verdict |= run(known[0] if known else None, source, x, judge, request["fixtures"], numbers_pass)
     except Broken as error:
         verdict["error"] = {"kind": error.kind, "message": error.message}
         verdict |= place(error.__cause__ or error, source)
@@ -198,7 +216,9 @@ def grade(request: Mapping[str, Any], known: tuple[CodeType, str] | None, channe
     return verdict
 
 
-def run(code: CodeType | None, source: str, x: Any, judge: Any, fixtures: Mapping[str, Any]) -> dict[str, Any]:
+def run(
+    code: CodeType | None, source: str, x: Any, judge: Any, fixtures: Mapping[str, Any], numbers_pass: bool
+) -> dict[str, Any]:
     """Passed, reward, line and message of a test that decides; raises Broken for one that does not."""
     names: dict[str, Any] = {"__name__": "__test__", "__builtins__": builtins}
     try:
@@ -227,11 +247,9 @@ def run(code: CodeType | None, source: str, x: Any, judge: Any, fixtures: Mappin
     if value is None:
         return {"passed": True, "reward": 1.0}
     if isinstance(value, bool | int | float) and 0 <= value <= 1:
-        return {
-            "passed": value >= 1,
-            "reward": float(value),
-            "message": "" if value >= 1 else f"the test returned {value!r}",
-        }
+        passed = numbers_pass or value >= 1
+        message = "" if passed else f"the test returned {value!r}"
+        return {"passed": passed, "reward": float(value), "message": message}
     raise Broken("test_code", f"the test returned {value!r:.200}, which is no number from 0 to 1")
 
 

@@ -103,7 +103,8 @@ class Context:
             selectors = read_selectors(file)
         elif wanted is not None:
             selectors = list(wanted)
-        return load_tasks(self.root, self.config.tasks.agent, selectors)
+        settings = self.config.tasks
+        return load_tasks(self.root, settings.agent, selectors, format_query=settings.format_query)
 
     @cached_property
     def servers(self) -> dict[str, Server]:

@@ -39,6 +39,7 @@ def attempt_settings(config: Config) -> Mapping[str, Any]:
         "max_result_chars": config.sandbox.max_result_chars,
         "call_timeout_s": config.sandbox.call_timeout_s,
         "search": config.sandbox.search,
+        "grade_numbers": config.sandbox.grade_numbers,
         "seed": config.seed,
     }
 

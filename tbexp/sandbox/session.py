@@ -113,6 +113,13 @@ class Session:
         text, _ = await self._call(self._owner[name], name, arguments, self._limits.call_s)
         return cut(text, self._limits.result_chars)
 
+    async def replay(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """Make a recorded call again; what went wrong, or "". Raises WorldError for a server that fails."""
+        if name not in self.tools:
+            return "the session shows no such tool"
+        text, failed = await self._call(self._owner[name], name, arguments, self._limits.call_s)
+        return text if failed else ""
+
     async def server_tool(self, server: str, tool: str, arguments: Mapping[str, Any]) -> str:
         """Any tool of any server, reserved and hidden ones included, uncut: for fixtures."""
         if server not in self._connections:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,16 +24,22 @@ from tbexp.tasks.selectors import split_selector
 from tbexp.tasks.test_files import Case, TestFile
 
 
-def load_tasks(root: Path, agent: str, selectors: Sequence[str] | None = None) -> list[Task]:
+def load_tasks(
+    root: Path, agent: str, selectors: Sequence[str] | None = None, *, format_query: bool = True
+) -> list[Task]:
     """The tasks of a dataset, hydrated.
 
     root: a folder with `dataset/`, the dataset folder itself, or a .jsonl file of hydrated tasks (whose agent is in
     each row, so `agent` is not used). selectors: which tasks, in this order; None: all, sorted by uid, without skipped
-    ones. UserError with all problems at once, each with file and line, and the nearest names of an unknown selector.
+    ones. format_query: False takes this field from every task, as ThinkingBox does. UserError with all problems at
+    once, each with file and line, and the nearest names of an unknown selector.
     """
     root = Path(root)
-    if root.suffix == ".jsonl":
-        return _from_rows(root, selectors)
+    tasks = _from_rows(root, selectors) if root.suffix == ".jsonl" else _from_folder(root, agent, selectors)
+    return tasks if format_query else [replace(task, format_query=False) for task in tasks]
+
+
+def _from_folder(root: Path, agent: str, selectors: Sequence[str] | None) -> list[Task]:
     problems: list[Problem] = []
     dataset = Dataset(root, problems)
     tasks: list[Task] = []

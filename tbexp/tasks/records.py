@@ -11,7 +11,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 UNLIMITED = sys.maxsize
@@ -113,6 +113,22 @@ class Task:
         """The agent's instructions and, where there are any, the scenario's and the task's in a second message."""
         more = "\n".join(part for part in (self.scenario.bot_instructions, self.bot_instructions) if part)
         return (self.agent.system_instructions, more) if more else (self.agent.system_instructions,)
+
+    def formatted(self, init: Mapping[str, Any]) -> Task:
+        """The task with `{init[SERVER][KEY]}` filled in where it asks for that; init: what the servers' inits answered.
+
+        ValueError says which text has a field that the servers did not answer.
+        """
+        if not self.format_query:
+            return self
+        texts = {}
+        for name in ("query", "user_context", "bot_instructions"):
+            text = getattr(self, name)
+            try:
+                texts[name] = text.format(init=init) if text else text
+            except (KeyError, IndexError, ValueError, AttributeError, TypeError) as problem:
+                raise ValueError(f"{name} cannot be filled in: {type(problem).__name__}: {problem}") from None
+        return replace(self, format_query=False, **texts)
 
     def content_hash(self) -> str:
         """SHA-256 over all that decides how an attempt runs and is judged; not over uid and places of files."""

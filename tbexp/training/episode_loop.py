@@ -54,7 +54,7 @@ async def open_place(plan: dict[str, Any], tokenizer: Any, stack: AsyncExitStack
     servers = read_servers(
         file, python=config.tasks.server_python or sys.executable, allow_env=config.sandbox.allow_env
     )
-    tasks = load_tasks(root, config.tasks.agent, plan["uids"])
+    tasks = load_tasks(root, config.tasks.agent, plan["uids"], format_query=config.tasks.format_query)
     world = World(
         sandbox=await stack.enter_async_context(open_sandbox(config.sandbox, servers)),
         grader=await stack.enter_async_context(open_grader(config.sandbox)),

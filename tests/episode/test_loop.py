@@ -59,6 +59,7 @@ class Backend:
         self.tools = {name: ToolSpec(name, "a tool") for name in ("a", "d", "e")}
         self.init_result = {"shop": {"id": 7}}
         self.executed: list[str] = []
+        self.replayed: list[tuple[str, dict[str, Any]]] = []
         self.asked_for: tuple[Any, Any] | None = None
         self.open = 0
 
@@ -76,6 +77,11 @@ class Backend:
         self.executed.append(name)
         self.fail(f"call {len(self.executed)}")
         return json.dumps({"v": name})
+
+    async def replay(self, name: str, arguments: Mapping[str, Any]) -> str:
+        self.replayed.append((name, dict(arguments)))
+        self.fail(f"replay {len(self.replayed)}")
+        return "" if name in self.tools else "the session shows no such tool"
 
     async def effects(self) -> dict[str, Any]:
         assert self.open == 1
@@ -107,7 +113,7 @@ class Examiner:
         self.verdict = verdict
         self.contexts: list[TestContext] = []
 
-    async def grade(self, test_code: str, context: TestContext, *, judge: Any, fixtures: Any) -> Verdict:
+    async def grade(self, test_code: str, context: TestContext, *, judge: Any, fixtures: Any, servers: Any) -> Verdict:
         assert test_code == "the test"
         self.contexts.append(context)
         return self.verdict
@@ -483,9 +489,8 @@ async def refused() -> None:
         {"faults": {"start": UserError("no such server")}},
         {"hook": refused},
         {"faults": {"user": UserError("the key is refused")}},
-        {"history": ({"T": "Text", "role": "user", "content": "before"},)},
     ],
-    ids=["session start", "policy", "user", "history"],
+    ids=["session start", "policy", "user"],
 )
 def test_what_the_user_can_fix_is_raised_and_everything_is_closed(options: dict[str, Any]) -> None:
     assert isinstance(play(SCRIPT, **options).raised, UserError)

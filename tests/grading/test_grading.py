@@ -320,6 +320,81 @@ def test_a_fixture_that_fails_is_a_system_error(tmp_path, monkeypatch, name, wor
     assert words in verdict.message
 
 
+class Till:
+    """A live session that a fixture may call."""
+
+    async def server_tool(self, server: str, tool: str, arguments: Any) -> str:
+        if server != "shop":
+            raise KeyError(server)
+        if tool == "burn":
+            raise WorldError("server_crashed", "the till is on fire")
+        return f"{tool} {json.dumps(arguments)}"
+
+
+LIVE = """
+class Counter:
+    def __init__(self, x):
+        self.left = x.server_tool("shop", "__reserved__count", {"sku": "TP-1"})
+"""
+
+
+def live(body: str, servers: Any = None, fixtures: Any = None) -> Verdict:
+    async def go() -> Verdict:
+        async with open_grader(SandboxConfig(name="x", kind="prefork")) as grader:
+            return await grader.grade(textwrap.dedent(body), CONTEXT, servers=servers, fixtures=fixtures)
+
+    return asyncio.run(go())
+
+
+def test_fixtures_and_tests_reach_the_live_session(tmp_path, monkeypatch):
+    (tmp_path / "live_fixtures.py").write_text(LIVE)
+    monkeypatch.syspath_prepend(tmp_path)
+    body = """
+    def test(x, judge, counter):
+        assert counter.left == '__reserved__count {"sku": "TP-1"}'
+        assert x.server_tool("shop", "open") == "open {}"
+    __tb_test_fn = test
+    """
+    declared = {"counter": {"type": "live_fixtures.Counter"}}
+    assert live(body, Till(), declared).passed
+    without = live(body, None, declared)
+    assert without.system_error is not None and "no live session" in without.message
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "says"),
+    [
+        ("'shop', 'burn'", "server_crashed", "on fire"),
+        ("'bakery', 'open'", "test_code", "no server `bakery`"),
+    ],
+)
+def test_a_server_that_fails_a_test_is_a_system_error_even_when_the_test_hides_it(call, kind, says):
+    body = f"""
+    def test(x, judge):
+        try:
+            x.server_tool({call})
+        except Exception:
+            {"return" if kind == "server_crashed" else "raise"}
+    __tb_test_fn = test
+    """
+    verdict = live(body, Till())
+    assert verdict.system_error is not None and verdict.system_error.kind == kind
+    assert says in verdict.message
+
+
+def test_a_returned_number_passes_where_the_config_says_so():
+    for returned, reward in (("0.0", 0.0), ("False", 0.0), ("0.25", 0.25)):
+        verdict = grade(f"return {returned}", grade_numbers="pass")
+        assert (verdict.passed, verdict.reward) == (True, reward)
+
+
+def test_a_judge_is_read_by_the_rule_of_the_reference_where_the_config_says_so():
+    judge = SaysYes("No. I would not say yes")
+    assert grade("assert not judge.yesno('?')", judge=judge).passed
+    judge.reading = "reference"
+    assert grade("assert judge.yesno('?')", judge=judge).passed
+
+
 def test_a_test_sees_no_secret_and_no_network(monkeypatch, caplog):
     monkeypatch.setenv("PLANTED_KEY", "sk-planted")
     monkeypatch.setenv("SHOP_CURRENCY", "EUR")
