@@ -117,6 +117,12 @@ class Context:
         python = self.config.tasks.server_python or sys.executable
         return read_servers(file, python=python, allow_env=self.config.sandbox.allow_env)
 
+    def servers_digest(self, tasks: Sequence[Task]) -> str:
+        """Identity of the servers that tasks need: their entries and source files."""
+        from tbexp.sandbox import servers_digest
+
+        return servers_digest(self.servers, {name for task in tasks for name in task.server_names()})
+
     # -- the base model
 
     @cached_property

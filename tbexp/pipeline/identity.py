@@ -64,18 +64,23 @@ def policy_identity(config: Config, model_key: str) -> Any:
     return {"kind": config.policy.kind, **model}
 
 
-def campaign_key(config: Config, policy: Any, tasks: Sequence[Task]) -> str:
-    """Key of attempts of one policy at some tasks; probe and evaluate share this form."""
-    return digest({"attempts": attempt_settings(config), "policy": policy, "tasks": tasks_digest(tasks)})
+def campaign_key(config: Config, policy: Any, tasks: Sequence[Task], servers: str) -> str:
+    """Key of attempts of one policy at some tasks; probe and evaluate share this form. servers: their digest."""
+    return digest(
+        {"attempts": attempt_settings(config), "policy": policy, "tasks": tasks_digest(tasks), "servers": servers}
+    )
 
 
-def training_key(config: Config, model_key: str, train: Sequence[Task], validation: Sequence[Task]) -> str:
-    """Key of a training, without its length and its retention."""
+def training_key(
+    config: Config, model_key: str, train: Sequence[Task], validation: Sequence[Task], servers: str
+) -> str:
+    """Key of a training, without its length and its retention. servers: the digest of those that the tasks need."""
     return digest(
         {
             "attempts": attempt_settings(config),
             "model": model_key,
             "max_context": config.model.max_context,
+            "servers": servers,
             "train": tasks_digest(train),
             "validation": tasks_digest(validation),
             "group": config.group.model_dump(exclude={"name"}),

@@ -49,7 +49,11 @@ def probe(run: Context) -> None:
 
 
 def probe_folder(run: Context) -> Path:
-    return run.store / "probe" / identity.campaign_key(run.config, run.base_identity, run.candidates)
+    return (
+        run.store
+        / "probe"
+        / identity.campaign_key(run.config, run.base_identity, run.candidates, run.servers_digest(run.candidates))
+    )
 
 
 def attempts_in(
@@ -194,7 +198,9 @@ def read_pool(run: Context) -> tuple[list[Task], list[Task]]:
 
 def training_folder(run: Context) -> tuple[Path, list[Task], list[Task]]:
     train_tasks, validation_tasks = read_pool(run)
-    key = identity.training_key(run.config, run.model_key, train_tasks, validation_tasks)
+    key = identity.training_key(
+        run.config, run.model_key, train_tasks, validation_tasks, run.servers_digest([*train_tasks, *validation_tasks])
+    )
     return run.store / "train" / key, train_tasks, validation_tasks
 
 
@@ -290,7 +296,7 @@ def evaluate_policy(run: Context, name: str, tasks: Sequence[Task]) -> list[Atte
         def make() -> Any:
             return policies.local(config, (folder / "chosen").resolve())
 
-    store = run.store / "evaluate" / identity.campaign_key(config, who, tasks)
+    store = run.store / "evaluate" / identity.campaign_key(config, who, tasks, run.servers_digest(tasks))
     link(run.run_dir / "evaluate" / name, store)
     return attempts_in(
         run, f"evaluate {name}", store, tasks, config.evaluation.attempts, config.evaluation.retries, make

@@ -10,5 +10,6 @@ from __future__ import annotations
 from tbexp.sandbox.pool import Sandbox, open_sandbox
 from tbexp.sandbox.servers import Server, read_servers
 from tbexp.sandbox.session import Session
+from tbexp.sandbox.sources import servers_digest
 
-__all__ = ["Sandbox", "Server", "Session", "open_sandbox", "read_servers"]
+__all__ = ["Sandbox", "Server", "Session", "open_sandbox", "read_servers", "servers_digest"]

@@ -106,8 +106,11 @@ class Task:
 
     def server_config(self) -> dict[str, Any]:
         """Server -> configuration: the scenario's servers in order, then those only the task names; a fresh copy."""
-        names = [*self.scenario.world_state, *(name for name in self.init if name not in self.scenario.world_state)]
-        return {name: _server(self.scenario.world_state.get(name), self.init.get(name)) for name in names}
+        return {name: _server(self.scenario.world_state.get(name), self.init.get(name)) for name in self.server_names()}
+
+    def server_names(self) -> tuple[str, ...]:
+        """The servers that the task needs, in the order in which they are started."""
+        return (*self.scenario.world_state, *(name for name in self.init if name not in self.scenario.world_state))
 
     def system_messages(self) -> tuple[str, ...]:
         """The agent's instructions and, where there are any, the scenario's and the task's in a second message."""

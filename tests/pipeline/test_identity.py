@@ -35,10 +35,11 @@ def config(changes: dict[str, Any]) -> Config:
     return Config.model_validate(values)
 
 
-def keys(changes: dict[str, Any], tasks: list[Task] = TASKS, model: str = "m1") -> tuple[str, str]:
+def keys(changes: dict[str, Any], tasks: list[Task] = TASKS, model: str = "m1", servers: str = "s1") -> tuple[str, str]:
     """Of a campaign and of a training."""
     made = config(changes)
-    return campaign_key(made, policy_identity(made, model), tasks), training_key(made, model, tasks[:2], tasks[2:])
+    policy = policy_identity(made, model)
+    return campaign_key(made, policy, tasks, servers), training_key(made, model, tasks[:2], tasks[2:], servers)
 
 
 PLAIN = keys({})
@@ -68,9 +69,11 @@ CHAT = {"policy.kind": "chat", "policy.endpoint.base_url": "http://localhost/v1"
         ("judge.kind", "scripted"),
         ("judge.answers", {"polite": True}),
         ("judge.style", "motivation"),
+        ("judge.reading", "reference"),
         ("judge.endpoint.model", "j"),
         ("sandbox.max_result_chars", 777),
         ("sandbox.call_timeout_s", 7.0),
+        ("sandbox.grade_numbers", "pass"),
     ],
 )
 def test_what_decides_an_attempt_changes_the_key_of_a_campaign_and_of_a_training(key: str, value: Any) -> None:
@@ -188,7 +191,16 @@ def test_other_tasks_are_another_campaign(tasks: list[Task]) -> None:
 
 def test_training_and_validation_tasks_do_not_change_places_unnoticed() -> None:
     made = config({})
-    assert training_key(made, "m1", TASKS[:2], TASKS[2:]) != training_key(made, "m1", TASKS[2:], TASKS[:2])
+    one, other = (
+        training_key(made, "m1", TASKS[:2], TASKS[2:], "s"),
+        training_key(made, "m1", TASKS[2:], TASKS[:2], "s"),
+    )
+    assert one != other
+
+
+def test_other_servers_are_another_campaign_and_training() -> None:
+    changed = keys({}, servers="s2")
+    assert changed[0] != PLAIN[0] and changed[1] != PLAIN[1]
 
 
 def test_a_digest_does_not_depend_on_the_order_of_keys_but_on_that_of_lists() -> None:
