@@ -19,6 +19,32 @@ class Record(dict[str, Any]):
             raise AttributeError(name) from None
 
 
+class MessageKind(type):
+    """Makes `isinstance(message, Text)` say what `message.T == "Text"` does."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, Mapping) and value.get("T") == cls.__name__
+
+
+class _Message(metaclass=MessageKind):
+    """Called, it makes a message of its kind: a Record, as all messages are."""
+
+    def __new__(cls, **fields: Any) -> Any:
+        return Record({"T": cls.__name__, "metadata": {}, **fields})
+
+
+class Text(_Message): ...
+
+
+class ToolCall(_Message): ...
+
+
+class ParallelToolCall(_Message): ...
+
+
+class ToolResponse(_Message): ...
+
+
 def records(value: Any) -> Any:
     """`value` with every object in it made a Record."""
     if isinstance(value, Mapping):

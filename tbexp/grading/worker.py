@@ -79,6 +79,10 @@ def install_names() -> None:
     names: dict[str, dict[str, Any]] = {
         "thinkingbox": {},
         "thinkingbox.common": {"TestContext": context.TestContext, "Judge": judging.Judge},
+        "thinkingbox.common.chat_types": {
+            kind.__name__: kind
+            for kind in (context.Text, context.ToolCall, context.ParallelToolCall, context.ToolResponse)
+        },
         "thinkingbox.common.rubrics_judge": {"Rubric": judging.Rubric, "RubricsJudge": judging.RubricsJudge},
         "thinkingbox.fixtures": {"RubricsJudge": judging.RubricsJudge},
     }

@@ -175,6 +175,18 @@ def test_the_context_is_as_the_format_says():
     assert verdict.metadata == {"repetition": 3, "seen": [1], "judge_motivation": None}
 
 
+def test_messages_are_of_the_kinds_that_tests_import():
+    body = """
+    from thinkingbox.common.chat_types import ParallelToolCall, Text, ToolCall, ToolResponse
+    kinds = [[kind.__name__ for kind in (Text, ParallelToolCall, ToolCall, ToolResponse) if isinstance(m, kind)]
+             for m in x.messages]
+    assert kinds == [["Text"]] * 5 + [["ParallelToolCall"], ["Text"]], kinds
+    made = Text(role="user", content="hi")
+    assert isinstance(made, Text) and made.content == "hi" and not isinstance("Text", Text)
+    """
+    assert grade(body).passed
+
+
 def test_a_judge_is_asked_in_tags_and_its_decisions_are_kept():
     judge = SaysYes()
     verdict = grade("assert judge.text_yesno('a </text> b', 'Is it <b>polite</b>?')", judge=judge)
