@@ -7,42 +7,20 @@ and the looks (`report.html.j2`).
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import io
 import json
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tbexp.config.schema import STAGES
 from tbexp.reporting import figures, tables
+from tbexp.reporting.page import Section, picture, render
 from tbexp.reporting.run_data import Attempts, Json, RunData, _at, read_run
-from tbexp.reporting.tables import Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MADE_OF = "made_of.sha256"
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    name: str
-    uri: str
-    caption: str
-
-
-@dataclass(slots=True)
-class Section:
-    id: str
-    title: str
-    text: list[str] = field(default_factory=list)
-    pictures: list[Picture] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
-    folded: list[Table] = field(default_factory=list)  # long ones, closed at first
 
 
 def is_current(run_dir: Path) -> bool:
@@ -87,7 +65,7 @@ def _results(run: RunData, out: Path) -> Section | None:
     table = tables.headline(run)
     if table is None:
         return None
-    section = Section("results", "Before and after" if _both(run) else "Results")
+    section = Section("results", "Before and after" if _both(run) else "Results", tables_first=True)
     policies = tables.summary_policies(run)
     wanted = tables.metrics(run)
     rows = [(m.label, {name: m.of(p) for name, p in policies.items()}) for m in wanted]
@@ -97,7 +75,7 @@ def _results(run: RunData, out: Path) -> Section | None:
         "Share of attempts that pass (pass@1), of tasks that pass at least once, and of tasks that pass every time. "
         "Bars are 95% intervals."
     )
-    section.pictures.append(_picture(out, "before_after", caption, lambda: figures.before_after(rows)))
+    section.pictures.append(picture(out, "before_after", caption, lambda: figures.before_after(rows)))
     curves = {name: found for name, p in policies.items() if len(found := _curves(p)[0]) > 2}
     if curves:
         lines = {name: _curves(policies[name]) for name in curves}
@@ -105,7 +83,7 @@ def _results(run: RunData, out: Path) -> Section | None:
             "Solid: share of tasks that pass at least once in k attempts (pass@k). Dashed: share that pass k of k. "
             "The wider the gap, the less a single pass says."
         )
-        section.pictures.append(_picture(out, "pass_at_k", caption, lambda: figures.repeats(lines)))
+        section.pictures.append(picture(out, "pass_at_k", caption, lambda: figures.repeats(lines)))
     if "US$ per reliable task" in table.columns:
         cautions = [str(c) for p in policies.values() if (c := _at(p, "cost", "caution"))]
         section.text += list(dict.fromkeys(cautions))
@@ -129,7 +107,7 @@ def _topics(run: RunData, out: Path) -> Section | None:
         ]
         section.text.append("Falls: " + "; ".join(falls) + "." if falls else "No topic falls in any of the metrics.")
         caption = "Rates in percent, changes in points. Blue: higher; brown: lower."
-        section.pictures.append(_picture(out, "topics", caption, lambda: figures.topics(labels, blocks)))
+        section.pictures.append(picture(out, "topics", caption, lambda: figures.topics(labels, blocks)))
         section.folded, section.tables = section.tables, []
     return section
 
@@ -152,7 +130,7 @@ def _tasks(run: RunData, out: Path) -> Section | None:
         f"+ marks a task that now passes {size} of {size}, − one that no longer does."
     )
     section = Section("tasks", "Tasks gained and lost", [text])
-    section.pictures.append(_picture(out, "strips", caption, lambda: figures.strips(before, after, order, marks, size)))
+    section.pictures.append(picture(out, "strips", caption, lambda: figures.strips(before, after, order, marks, size)))
     table = tables.change_table(found, before, after)
     if table.rows:
         (section.tables if len(table.rows) <= 16 else section.folded).append(table)
@@ -180,7 +158,7 @@ def _pool(run: RunData, out: Path) -> Section | None:
             "passes that occurs, thicker where more tasks have it."
         )
         section.pictures.append(
-            _picture(out, "bands", caption, lambda: figures.bands(run.tasks, run.edges, run.kept_bands))
+            picture(out, "bands", caption, lambda: figures.bands(run.tasks, run.edges, run.kept_bands))
         )
     section.tables += [t for t in (tables.band_table(run), tables.reason_table(run)) if t]
     return section
@@ -218,7 +196,7 @@ def _training(run: RunData, out: Path) -> Section | None:
         section.text.append(f"{which} was chosen on the validation tasks.")
     caption = "Dots are single updates; the reward is the mean over the attempts of an update."
     section.pictures.append(
-        _picture(out, "training", caption, lambda: figures.training(run.steps, run.chosen_step, _forecast(run)))
+        picture(out, "training", caption, lambda: figures.training(run.steps, run.chosen_step, _forecast(run)))
     )
     return section
 
@@ -231,8 +209,7 @@ def _endings(run: RunData, out: Path) -> Section | None:
     finish = {name: dict(attempts.finish) for name, attempts in sources.items() if attempts.finish}
     if finish:
         caption = "Attempts that have a verdict, by why the conversation ended."
-        picture = _picture(out, "endings", caption, lambda: figures.shares(finish, "Finish reasons"))
-        section.pictures.append(picture)
+        section.pictures.append(picture(out, "endings", caption, lambda: figures.shares(finish, "Finish reasons")))
     table = tables.error_table(sources)
     if table:
         section.tables.append(table)
@@ -255,7 +232,7 @@ def _time(run: RunData, out: Path) -> Section | None:
     section = Section("time", "Where the time went")
     if stages:
         caption = f"Wall time, {figures.duration(sum(s for _, s in stages))} in all."
-        section.pictures.append(_picture(out, "time_stages", caption, lambda: figures.times(stages, "Stages")))
+        section.pictures.append(picture(out, "time_stages", caption, lambda: figures.times(stages, "Stages")))
         section.folded.append(tables.time_table(stages))
     else:
         section.text.append("The stages' wall times are not recorded.")
@@ -263,7 +240,7 @@ def _time(run: RunData, out: Path) -> Section | None:
         caption = "Sums over all updates."
         longest_first = sorted(parts.items(), key=lambda item: -item[1])
         section.pictures.append(
-            _picture(out, "time_training", caption, lambda: figures.times(longest_first, "Inside training"))
+            picture(out, "time_training", caption, lambda: figures.times(longest_first, "Inside training"))
         )
     for name, attempts in sources.items():
         section.text.append(
@@ -354,17 +331,6 @@ def _missing(run: RunData) -> list[str]:
     return [begun if name == "evaluate" and run.policies else name for name in missing]
 
 
-def _picture(out: Path, name: str, caption: str, draw: Callable[[], Figure]) -> Picture:
-    """Draws, saves as SVG and PNG, and gives the SVG to be embedded."""
-    figure = draw()
-    figure.savefig(out / "figures" / f"{name}.png", dpi=160)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="svg", dpi=160, metadata={"Date": None})
-    (out / "figures" / f"{name}.svg").write_bytes(buffer.getvalue())
-    uri = "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode()
-    return Picture(name, uri, caption)
-
-
 def _marks(run: RunData) -> list[str]:
     """What makes the figures incomparable with others."""
     searches = [p.get("search") for p in tables.summary_policies(run).values()]
@@ -396,14 +362,8 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
 
 
 def _render(run: RunData, sections: list[Section]) -> str:
-    from importlib.resources import files
-
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(files("tbexp.reporting").joinpath("report.html.j2").read_text(encoding="utf-8"))
     versions: Any = run.manifest.get("versions")
-    return template.render(
+    return render(
         name=str(run.config.get("name") or run.folder.parent.name),
         run=run.folder.name,
         facts=_facts(run),

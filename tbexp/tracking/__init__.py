@@ -1,8 +1,20 @@
-"""One run per job, on local disk first and at MLflow as well as it goes."""
+"""One run per job, in local files first and at MLflow as well as it goes; and runs that are there already."""
 
 from __future__ import annotations
 
 from tbexp.tracking.address import tracker_uri, ui_line
+from tbexp.tracking.lookup import Archive, TrackedRun, artifacts_elsewhere, open_archive
 from tbexp.tracking.run import Run, flatten, metric_name, open_run
 
-__all__ = ["Run", "flatten", "metric_name", "open_run", "tracker_uri", "ui_line"]
+__all__ = [
+    "Archive",
+    "Run",
+    "TrackedRun",
+    "artifacts_elsewhere",
+    "flatten",
+    "metric_name",
+    "open_archive",
+    "open_run",
+    "tracker_uri",
+    "ui_line",
+]

@@ -1,4 +1,4 @@
-"""How a run reaches MLflow: the only module that imports it.
+"""How a run reaches MLflow.
 
 Decided here: how a run is found or created by its key, the lock around a SQLite database's first use, and how params,
 metrics and artifacts are sent. Every call may raise whatever MLflow raises; `run.py` decides what that means. Importing
