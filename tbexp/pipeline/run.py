@@ -246,6 +246,11 @@ def _alone(config: Config, stages: Sequence[str], run_dir: Path) -> None:
 
         doctor(config)
         return
+    if stages[0] == "compare":
+        from tbexp.pipeline.comparing import compare
+
+        compare(config, run_dir=run_dir)
+        return
     raise UserError(Problem(f"the stage {stages[0]} is not built yet", "stages"))
 
 

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,8 +91,10 @@ class Archive:
             there = {item.path for folder in (None, *FOLDERS) for item in client.list_artifacts(run.run_id, folder)}
             found = [file for file in files if file in there]
             into.mkdir(parents=True, exist_ok=True)
-            for file in found:
-                client.download_artifacts(run.run_id, file, str(into))
+            with tempfile.TemporaryDirectory(dir=into) as aside:
+                for file in found:  # kept under its path by some stores of artifacts, under its name by others
+                    (into / file).parent.mkdir(parents=True, exist_ok=True)
+                    Path(client.download_artifacts(run.run_id, file, aside)).replace(into / file)
             data = client.get_run(run.run_id).data
             if "config.yaml" in files and "config.yaml" not in found and data.params:
                 (into / "config.yaml").write_text(yaml.safe_dump(nested(data.params)), encoding="utf-8")

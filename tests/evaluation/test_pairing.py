@@ -1,0 +1,77 @@
+"""Two runs at the tasks that they share."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tbexp.evaluation import TaskCounts, holm, mcnemar_exact, pair
+
+COUNTS = st.dictionaries(st.sampled_from("abcdefgh"), st.tuples(st.just(4), st.integers(0, 4)), min_size=1)
+
+
+def counts(found: dict[str, tuple[int, int]], attempts: int = 4, contents: dict[str, str] | None = None) -> TaskCounts:
+    return TaskCounts(attempts, found, contents or {}, {})
+
+
+def test_only_tasks_of_both_are_compared_and_the_others_are_counted() -> None:
+    found = pair(counts({"a": (4, 4), "b": (4, 1), "x": (4, 0)}), counts({"a": (4, 3), "b": (4, 4), "y": (4, 4)}))
+    assert found.shared == ("a", "b") and found.missing == (1, 1)
+    assert found.pass_at_1 is not None and found.pass_at_1.value == pytest.approx((7 - 5) / 8)
+    assert (found.gained, found.lost, found.p) == (("b",), ("a",), 1.0)
+    assert found.every is not None and found.every.value == 0.0 and found.every.tasks == 2
+
+
+def test_another_content_under_the_same_uid_is_another_task() -> None:
+    first = counts({"a": (4, 4), "b": (4, 1)}, contents={"a": "1", "b": "1"})
+    second = counts({"a": (4, 0), "b": (4, 1)}, contents={"a": "2", "b": "1"})
+    found = pair(first, second)
+    assert found.changed == ("a",) and found.shared == ("b",) and found.lost == ()
+
+
+def test_another_number_of_attempts_leaves_k_of_k_untested() -> None:
+    found = pair(counts({"a": (4, 4)}), counts({"a": (8, 8)}, attempts=8))
+    assert found.pass_at_1 is not None and found.pass_at_1.value == 0.0
+    assert found.every is None and found.p is None and not found.gained
+
+
+def test_k_of_k_needs_all_attempts_of_a_task_on_both_sides() -> None:
+    found = pair(counts({"a": (3, 3), "b": (4, 4), "c": (0, 0)}), counts({"a": (4, 0), "b": (4, 4), "c": (4, 4)}))
+    assert found.every is not None and found.every.tasks == 1
+    assert found.pass_at_1 is not None and found.pass_at_1.tasks == 2 and found.pass_at_1.value == -0.5
+
+
+def test_without_a_shared_task_nothing_is_compared() -> None:
+    found = pair(counts({"a": (4, 4)}), counts({"b": (4, 4)}))
+    assert (found.pass_at_1, found.every, found.p, found.same_counts) == (None, None, None, False)
+
+
+def test_no_changed_task_has_no_interval() -> None:
+    found = pair(counts({"a": (4, 4), "b": (4, 0)}), counts({"a": (4, 4), "b": (4, 2)}))
+    assert found.every is not None and (found.every.low, found.every.high) == (None, None)
+    assert found.p == 1.0 and not found.same_counts
+
+
+@given(COUNTS, COUNTS)
+def test_swapping_the_runs_turns_every_sign(
+    first: dict[str, tuple[int, int]], second: dict[str, tuple[int, int]]
+) -> None:
+    there, back = pair(counts(first), counts(second), samples=50), pair(counts(second), counts(first), samples=50)
+    assert (there.gained, there.lost, there.p) == (back.lost, back.gained, back.p)
+    assert there.shared == back.shared == tuple(sorted(first.keys() & second.keys()))
+    if there.pass_at_1 is not None and back.pass_at_1 is not None:
+        assert there.pass_at_1.value == pytest.approx(-back.pass_at_1.value)
+        assert there.p == mcnemar_exact(len(there.gained), len(there.lost))
+
+
+def test_holm_is_the_published_procedure() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([]) == [] and holm([0.2]) == [0.2]
+
+
+@given(st.lists(st.floats(0, 1), max_size=8))
+def test_an_adjusted_p_is_never_smaller_and_keeps_the_order(ps: list[float]) -> None:
+    adjusted = holm(ps)
+    assert all(p <= a <= 1 for p, a in zip(ps, adjusted, strict=True))
+    assert [adjusted[i] for i in sorted(range(len(ps)), key=ps.__getitem__)] == sorted(adjusted)
