@@ -21,7 +21,7 @@ from tbexp.pipeline import identity
 from tbexp.pipeline.progress import Progress
 
 if TYPE_CHECKING:
-    from tbexp.reporting import Comparison
+    from tbexp.reporting.side_by_side import Comparison
     from tbexp.tracking import Archive, Run, TrackedRun
 
 KEY = "compare.runs"
@@ -62,7 +62,7 @@ def compare(config: Config, *, run_dir: Path) -> None:
     Raises UserError with every entry that means nothing, more than one run, or a run without results; WorldFailure
     when the tracker does not answer.
     """
-    from tbexp.reporting import write_comparison
+    from tbexp.reporting.comparison import write_comparison
     from tbexp.tracking import open_archive, open_run, tracker_uri
 
     default_uri = f"sqlite:///{Path(config.store).resolve().parent / 'mlflow.db'}"
@@ -119,7 +119,7 @@ def read(
     config: Config, meant: Sequence[Meant], archive: Archive | None, scratch: Path, progress: Progress
 ) -> Comparison:
     """Brings the runs' files here and puts them side by side."""
-    from tbexp.reporting import Source, compare_runs, holds_results, read_source
+    from tbexp.reporting.side_by_side import Source, compare_runs, holds_results, read_source
     from tbexp.tracking import artifacts_elsewhere
 
     runs, published, problems = [], [], []
@@ -176,7 +176,7 @@ def place(config: Config, run_dir: Path, meant: Sequence[Meant]) -> Path:
 
 def log(found: Comparison, folder: Path, tracker: Run) -> None:
     """The page, its parts and the tests' figures."""
-    from tbexp.reporting import versus
+    from tbexp.reporting.comparison import versus
 
     for name in ("comparison.html", "comparison.json"):
         tracker.artifact(folder / name)
@@ -196,7 +196,7 @@ def log(found: Comparison, folder: Path, tracker: Run) -> None:
 
 def say(found: Comparison, file: Path, progress: Progress) -> None:
     """The summary at the end."""
-    from tbexp.reporting import versus
+    from tbexp.reporting.comparison import versus
     from tbexp.reporting.tables import interval, points
 
     for warning in found.warnings:

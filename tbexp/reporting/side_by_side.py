@@ -28,7 +28,10 @@ ASIDE = (
     "compare",
     "name",
 )  # settings that decide nothing
-PROTOCOL = ("policy.sampling", "policy.limits", "user", "judge", "sandbox.max_result_chars", "model.format")
+PROTOCOL = (  # settings that decide how an attempt runs, whatever the policy
+    *("policy.sampling", "policy.limits", "user", "judge", "model.format"),
+    *("sandbox.max_result_chars", "sandbox.search"),
+)
 LONGEST_LABEL = 30
 
 
@@ -258,6 +261,12 @@ def _warnings(sides: Sequence[Side], settings: Sequence[tuple[str, tuple[str, ..
             f"Not only policies differ: {', '.join(keys)}. A difference between such runs may come from how attempts "
             "were made."
         )
+    embedded = [side.letter for side in runs if side.run and _embedded_search(side.run, side.figures)]
+    if embedded:
+        found.append(
+            f"{', '.join(embedded)}: search embedded. The servers' knowledge search was tbexp's own; these figures are "
+            "not comparable with published ones, nor with runs that searched otherwise."
+        )
     pools = [side for side in runs if side.run and side.run.tasks]
     if names := _unlike(pools, _candidates, lambda uids: f"{len(uids)} candidates"):
         found.append(f"Pools were chosen from different candidates: {names}; where these differ, so must the pools.")
@@ -288,6 +297,11 @@ def _candidates(side: Side) -> frozenset[str] | None:
 def _candidate_contents(side: Side) -> str | None:
     found = _at(side.run.selection, "inputs", "content_hashes") if side.run else None
     return found if isinstance(found, str) else None
+
+
+def _embedded_search(run: RunData, figures: Mapping[str, Json]) -> bool:
+    marked = any(found.get("search") == "embedded" for found in figures.values())
+    return marked or _at(run.config, "sandbox", "search") == "embedded"
 
 
 def _is_the_benchmark(side: Side) -> bool:
