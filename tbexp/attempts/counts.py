@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from tbexp.attempts.row import AttemptRow, row_from_dict
 from tbexp.errors import Problem, UserError
+from tbexp.tasks import is_benchmark
 
 if TYPE_CHECKING:
     from tbexp.config.schema import Fields
@@ -359,6 +360,7 @@ def _as_row(uid: str, attempt: int, plain: Mapping[str, Any], outcome: int) -> A
         domain=str(metadata.get("scenario") or ""),
         judged=bool((result.get("metadata") or {}).get("judge_motivation")),
         search=str(metadata.get("search") or ""),
+        evaluation_only=bool(metadata.get("evaluation_only")) or is_benchmark(uid),
     )
 
 

@@ -41,6 +41,8 @@ def to_tb_infer_row(row: AttemptRow, trajectory: Mapping[str, Any] | None = None
     }
     if row.search:
         metadata["search"] = row.search
+    if row.evaluation_only:
+        metadata["evaluation_only"] = True
     if row.system_error is not None and not graded:
         metadata["error"] = {"type": row.system_error["kind"], "message": row.system_error["message"], "tb": ""}
     return {

@@ -17,7 +17,8 @@ class AttemptRow:
     within the task. `tries` is the number of the try that made this row (1: the first one). Tokens of the policy are
     sums over its completions; `prompt_tokens` includes `cached_tokens`, `completion_tokens` includes
     `reasoning_tokens`. `judged`: the verdict needed a judge. `search`: the knowledge search that the servers had,
-    `embedded` or `external`; verdicts under the embedded one are not comparable with published ones. `trajectory`
+    `embedded` or `external`; verdicts under the embedded one are not comparable with published ones.
+    `evaluation_only`: the task is one of the public benchmark, so nothing may be trained on the attempt. `trajectory`
     is the store's reference, set by the store.
     """
 
@@ -43,6 +44,7 @@ class AttemptRow:
     judge_completion_tokens: int = 0
     judged: bool = False
     search: str = ""
+    evaluation_only: bool = False
 
     def __post_init__(self) -> None:
         if (self.passed is None) != (self.system_error is not None):

@@ -24,7 +24,7 @@ from tbexp.pipeline.identity import attempt_seed
 from tbexp.pipeline.progress import Bar
 from tbexp.policy import Policy
 from tbexp.sandbox import Server, open_sandbox
-from tbexp.tasks import Task
+from tbexp.tasks import Task, is_benchmark
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +73,7 @@ async def _campaign(
     bar: Bar,
 ) -> CampaignResult:
     by_uid = {task.uid: task for task in tasks}
+    benchmark = {task.uid for task in tasks if is_benchmark(task)}
     # Attempt by attempt, not task by task: whoever looks in between sees all tasks evenly covered.
     waiting = sorted(store.missing(list(by_uid), attempts), key=lambda key: (key[1], key[0]))
     queue = iter(waiting)
@@ -97,7 +98,8 @@ async def _campaign(
                     done = await run_attempt(
                         by_uid[uid], attempt=number, seed=seed, policy=policy, world=world, limits=config.policy.limits
                     )
-                    store.append(row_of(done, tries, config.sandbox.search), done.trajectory)
+                    row = row_of(done, tries, config.sandbox.search, evaluation_only=uid in benchmark)
+                    store.append(row, done.trajectory)
                     tally.note(done, last=tries == retries + 1)
                     if done.system_error is None:
                         break
@@ -157,8 +159,8 @@ class _Tally:
             )
 
 
-def row_of(done: Attempt, tries: int, search: str) -> AttemptRow:
-    """The stored row of an attempt; `search` as in the configuration."""
+def row_of(done: Attempt, tries: int, search: str, *, evaluation_only: bool = False) -> AttemptRow:
+    """The stored row of an attempt; `search` as in the configuration; evaluation_only: of a benchmark task."""
     error = done.system_error
     return AttemptRow(
         uid=done.uid,
@@ -177,4 +179,5 @@ def row_of(done: Attempt, tries: int, search: str) -> AttemptRow:
         domain=done.domain,
         tries=tries,
         search="" if search == "none" else search,
+        evaluation_only=evaluation_only,
     )

@@ -163,6 +163,7 @@ def prepare(config: Config, run_dir: Path, overrides: Sequence[str]) -> None:
 def write_manifest(context: Context) -> None:
     """Versions, commit, notes, seconds by stage, and hashes of what the stages made."""
     run_dir = context.run_dir
+    shared = read_json(run_dir / "overlap.json")
     files = [*sorted((run_dir / "select").glob("*.yaml")), run_dir / "select" / "tasks.jsonl"]
     files += [run_dir / "evaluate" / "summary.json"]
     write_json(
@@ -173,6 +174,7 @@ def write_manifest(context: Context) -> None:
             "python": platform.python_version(),
             "versions": versions(),
             "notes": notes(context.config),
+            **({} if shared is None else {"overlap": shared}),
             "stages": {name: {"seconds": seconds} for name, seconds in context.seconds.items()},
             "outputs": {str(f.relative_to(run_dir)): sha256_of(f) for f in files if f.exists()},
         },

@@ -21,6 +21,7 @@ from tbexp.pipeline import identity
 from tbexp.pipeline.campaign import run_campaign
 from tbexp.pipeline.context import Context
 from tbexp.pipeline.files import link, read_json, write_json, write_whole
+from tbexp.pipeline.overlap import audit
 from tbexp.tasks import Task, benchmark_uids, is_benchmark, refuse_benchmark
 
 
@@ -137,6 +138,9 @@ def select(run: Context) -> None:
         f"select: {len(selection.pool)} of {len(counts.uids)} tasks kept{same} ({bands}){excluded}; "
         f"expected share of mixed groups {selection.forecast.mixed_rate:.0%}"
     )
+    shared = audit(run)
+    if shared is not None:
+        run.progress.say(f"select: {shared['text']}")
     run.results.append(
         ("select", f"{len(selection.pool)} tasks: {len(selection.train)} train, {len(selection.validation)} validation")
     )
@@ -265,6 +269,9 @@ def evaluate(run: Context) -> None:
         rows_by_policy = {name: evaluate_policy(run, name, tasks) for name in config.evaluation.policies}
     summarise(run, rows_by_policy, {task.uid: task.domain for task in tasks})
     write_tallies(run, rows_by_policy, tasks)
+    shared = audit(run)
+    if shared is not None:
+        run.results.append(("overlap", shared["text"]))
 
 
 def foreign_evaluation(run: Context) -> tuple[dict[str, list[AttemptRow]], list[Task]]:

@@ -69,7 +69,7 @@ def _results(run: RunData, out: Path) -> Section | None:
     policies = tables.summary_policies(run)
     wanted = tables.metrics(run)
     rows = [(m.label, {name: m.of(p) for name, p in policies.items()}) for m in wanted]
-    section.text += [*_partial(run), *_sentences(run)]
+    section.text += [*_partial(run), *_sentences(run), *_overlap(run)]
     section.tables.append(table)
     caption = (
         "Share of attempts that pass (pass@1), of tasks that pass at least once, and of tasks that pass every time. "
@@ -329,6 +329,16 @@ def _missing(run: RunData) -> list[str]:
     missing = [name for name, exists in there.items() if not exists]
     begun = "evaluate (attempts are there, its summary is not)"
     return [begun if name == "evaluate" and run.policies else name for name in missing]
+
+
+def _overlap(run: RunData) -> list[str]:
+    """What pool and held-out tasks share, and which held-out queries are near-equal to one of the pool."""
+    found = run.manifest.get("overlap")
+    if not isinstance(found, Mapping) or not isinstance(found.get("text"), str):
+        return []
+    pairs = [f"{one} ~ {other} ({score:.2f})" for one, other, score in found.get("near") or ()]
+    named = f" The nearest: {', '.join(pairs[:5])}." if pairs else ""
+    return [f"Overlap of pool and held-out tasks: {found['text']}.{named}"]
 
 
 def _marks(run: RunData) -> list[str]:

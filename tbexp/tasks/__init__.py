@@ -1,18 +1,21 @@
 """Datasets in ThinkingBox format: from files to hydrated tasks, strictly.
 
 Decided here: which tests a dataset has, what each inherits from agent, scenario and fixtures, how they are selected by
-name, and which of them are the public benchmark's. Left to others: running servers, conversations and checks.
+name, which of them are the public benchmark's, and what two sets of them share. Left to others: running servers,
+conversations and checks.
 """
 
 from tbexp.tasks.benchmark import benchmark_uids, is_benchmark, refuse_benchmark
 from tbexp.tasks.dump import dump_tests
 from tbexp.tasks.loader import load_tasks
+from tbexp.tasks.overlap import Overlap, overlap
 from tbexp.tasks.records import UNLIMITED, Agent, Scenario, Tags, Task, ToolDef, ToolOverride, merged
 from tbexp.tasks.selectors import Selector, read_selectors, write_selectors
 
 __all__ = [
     "UNLIMITED",
     "Agent",
+    "Overlap",
     "Scenario",
     "Selector",
     "Tags",
@@ -24,6 +27,7 @@ __all__ = [
     "is_benchmark",
     "load_tasks",
     "merged",
+    "overlap",
     "read_selectors",
     "refuse_benchmark",
     "write_selectors",

@@ -1,0 +1,32 @@
+"""The overlap of a run's pool and its held-out tasks: a file, a line beside the results, a part of the manifest."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from tbexp.pipeline.context import Context
+from tbexp.pipeline.files import write_json
+from tbexp.tasks import overlap, read_selectors
+
+log = logging.getLogger(__name__)
+FILE = "overlap.json"
+
+
+def audit(run: Context) -> dict[str, Any] | None:
+    """Writes the audit of the pool that stands in the run's folder; None where there is nothing to compare.
+
+    A pool of rows made elsewhere is compared as far as its tasks are among the candidates.
+    """
+    file = run.run_dir / "select" / "pool.yaml"
+    if not file.exists() or not run.held_out:
+        return None
+    wanted = set(read_selectors(file))
+    pool = [task for task in run.candidates if task.uid in wanted]
+    if not pool:
+        log.info("no audit of overlap: none of the %d tasks in %s is among the candidates", len(wanted), file)
+        return None
+    found = overlap(pool, run.held_out).as_dict()
+    found["unknown"] = len(wanted) - len(pool)
+    write_json(run.run_dir / FILE, found)
+    return found

@@ -1,0 +1,72 @@
+"""Tasks of the public benchmark are left out of a pool, and a pool that holds one is not trained on.
+
+No text of the benchmark is needed: one task here has the uid of a benchmark task, and another has a query whose hash
+the guard is given, as if it were a renamed copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+UID = "sandbox_external_retail_group1.py:test_case_ST002_001"
+COPY = "copied.py:test_mine"
+QUERY = "Please sow 5 rows of beans in bed B3."
+TEST = '''"""!
+scenario: allotment
+"""
+
+
+def {name}(x, judge):
+    """!
+    query: {query}
+    """
+    assert x.effects["garden"]["beds"]["B3"]["rows"] == 5
+'''
+GUARDED = (str(Path(__file__).parent / "data" / "guarded.py"), QUERY)
+SMALL = ("tasks.candidates=null", "probe.attempts=3", "selection.pool=all", "tracking=none")
+
+
+@pytest.fixture(scope="module")
+def place(new_place: Callable[[], Any]) -> Any:
+    """A garden with two more tasks, probed; its pool is what the guard left."""
+    made = new_place()
+    folder = made.garden / "dataset" / "test_case"
+    for uid, query in ((UID, "Sow 5 rows of beans in bed B3."), (COPY, QUERY)):
+        file, name = uid.split(":")
+        (folder / file).write_text(TEST.format(name=name, query=query))
+    (folder / "mole.py").unlink()
+    done = made.run("stages=[probe,select]", *SMALL, program=GUARDED)
+    assert done.returncode == 0, done.stderr
+    made.said = done.stderr
+    return made
+
+
+def test_selection_leaves_them_out_and_says_how_many(place: Any) -> None:
+    assert "2 benchmark tasks excluded" in place.said
+    pool = yaml.safe_load((place.run_dir / "select" / "pool.yaml").read_text())
+    assert pool and not {UID, COPY} & set(pool)
+
+
+def test_their_rows_are_labelled(place: Any) -> None:
+    labelled = {row["uid"] for row in place.rows() if row["evaluation_only"]}
+    assert labelled == {UID, COPY}
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("uid", [UID, COPY])
+def test_a_pool_file_that_holds_one_is_not_trained_on(place: Any, uid: str) -> None:
+    file = place.run_dir / "select" / "train.yaml"
+    whole = file.read_text()
+    file.write_text(whole + f"- {uid}\n")
+    try:
+        done = place.run("stages=[train]", *SMALL, "policy=local", "policy.limits.tokens=64", program=GUARDED)
+    finally:
+        file.write_text(whole)
+    assert done.returncode == 2, done.stderr
+    assert "evaluation only" in done.stderr and uid in done.stderr and "Traceback" not in done.stderr
+    assert not list((place.folder / "stages").glob("train/*"))
