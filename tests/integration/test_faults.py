@@ -1,0 +1,170 @@
+"""What can go wrong in an attempt, one line a fault, and the row that it becomes.
+
+Everything is real: server processes, the forked grader, user and judge behind HTTP. A fault that stays is tried as
+often as the config says and is then a system error of its kind, never a verdict; one that goes away costs a try.
+Nothing hangs: each attempt here takes a few limits' time.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tbexp.attempts import AttemptRow, AttemptStore
+from tbexp.config.compose import opened, plain
+from tbexp.config.folders import conf_folder
+from tbexp.config.schema import Config
+from tbexp.interpret.messages import Reading, ToolCall
+from tbexp.pipeline.campaign import run_campaign
+from tbexp.pipeline.progress import Progress
+from tbexp.policy import ScriptedPolicy
+from tbexp.sandbox import Server
+from tbexp.tasks import Agent, Scenario, Task, ToolOverride
+
+SERVER = Server("till", (sys.executable, "till.py"), {}, str(Path(__file__).parent / "data"))
+RINGS = 'def test(x, judge):\n    assert x.effects["till"]["rung"] == 1\n    {}\n__tb_test_fn = test\n'
+LONG = 2000  # characters that the agent is shown of a tool's answer
+
+# fault -> what the till does, what the test does besides its check, what the endpoint answers; kind of the system error
+FAULTS: dict[str, tuple[dict[str, Any], str, Any, str]] = {
+    "the server crashes in a call": ({"call": "crash"}, "", None, "server_crashed"),
+    "the server hangs in a call": ({"call": "hang"}, "", None, "tool_timeout"),
+    "the server answers garbage": ({"call": "garbage"}, "", None, "server_garbage"),
+    "init says no": ({"init": '{"status": "error", "message": "no"}'}, "", None, "server_init"),
+    "init says nothing that can be read": ({"init": "well"}, "", None, "server_init"),
+    "init crashes": ({"init": "crash"}, "", None, "server_crashed"),
+    "init hangs": ({"init": "hang"}, "", None, "server_init"),
+    "the effects are no object": ({"effects": "[1]"}, "", None, "effects_unreadable"),
+    "the effects are an error": ({"effects": '{"status": "error", "message": "x"}'}, "", None, "effects_unreadable"),
+    "the server crashes when asked for its effects": ({"effects": "crash"}, "", None, "server_crashed"),
+    "the user endpoint answers 429": ({}, "", (429, {"error": "slower"}), "user_endpoint"),
+    "the user endpoint answers 500": ({}, "", (500, {"error": "broken"}), "user_endpoint"),
+    "the user endpoint answers garbage": ({}, "", (200, "<html>"), "user_endpoint"),
+    "the user endpoint hangs up": ({}, "", (0, None), "user_endpoint"),
+    "the user endpoint does not answer": ({}, "", "sleep", "user_endpoint"),
+    "the judge dies": ({}, "assert judge.yesno('Is it?')", (500, {"error": "broken"}), "judge"),
+    "the judge does not answer": ({}, "assert judge.yesno('Is it?')", "sleep", "judge"),
+    "the test loops for ever": ({}, "while True: pass", None, "grader_timeout"),
+    "the test sleeps for ever": ({}, "import time; time.sleep(3600)", None, "grader_timeout"),
+    "the test allocates 10 GB": ({}, "bytearray(10 ** 10)", None, "grader_memory"),
+    "the test kills its process": ({}, "import os; os.kill(os.getpid(), 9)", None, "grader_crashed"),
+    "the test is wrong itself": ({}, "stok", None, "test_code"),
+}
+# What looks like a fault of the world and is none: verdict, and words of what the agent was told or of the verdict.
+NO_FAULTS: dict[str, tuple[dict[str, Any], str, bool, str]] = {
+    "the server answers 5 MB": ({"call": "5 MB"}, "", True, f"[cut here: {5_000_000 - LONG} of 5000000 characters"),
+    "the teardown hangs": ({"teardown": "hang"}, "", True, ""),
+    "the teardown crashes": ({"teardown": "crash"}, "", True, ""),
+    "the check fails": ({}, 'assert False, "the shelf is empty"', False, "the shelf is empty"),
+    "the check misses what the agent should have left": ({}, 'x.effects["till"]["sold"]', False, "KeyError: 'sold'"),
+}
+ASKS = (Reading("", (ToolCall("ring", {}, "c"),)), Reading("Is that right?"), Reading("Then it is done. <DONE>"))
+QUIET = (ASKS[0], ASKS[2])
+YES = {"choices": [{"message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}]}
+
+with opened(conf_folder()) as compose:
+    SHIPPED = plain(compose(["user=chat", "judge=chat"]))
+
+
+@pytest.fixture
+def endpoint(gardener: Any) -> Iterator[Any]:
+    yield gardener
+    gardener.quiet()
+
+
+def task(till: dict[str, Any], more: str, system: str = "S") -> Task:
+    return Task(
+        uid="till.py:test_ring",
+        agent=Agent("agent", system),
+        scenario=Scenario("till", {"till": till}, (ToolOverride("ring"),)),
+        query="Ring it once.",
+        user_context="You are Ada.",
+        test_code=RINGS.format(more),
+    )
+
+
+def attempt(
+    folder: Path, one: Task, url: str, *, retries: int = 1, script: Any = ASKS
+) -> tuple[list[AttemptRow], dict[str, Any]]:
+    """Every try's row, and the last one's trajectory."""
+    endpoint = {"base_url": url, "model": "m", "retries": 1, "timeout_s": 0.4}
+    values = {**SHIPPED}
+    values["user"] = {**SHIPPED["user"], "endpoint": {**SHIPPED["user"]["endpoint"], **endpoint}}
+    values["judge"] = {**SHIPPED["judge"], "endpoint": {**SHIPPED["judge"]["endpoint"], **endpoint}}
+    limits = {"call_timeout_s": 1.0, "start_timeout_s": 5.0, "grade_timeout_s": 1.0, "max_result_chars": LONG}
+    values["sandbox"] = {**SHIPPED["sandbox"], **limits}
+    with Progress(io.StringIO()) as progress:
+        run_campaign(
+            Config.model_validate(values),
+            tasks=[one],
+            attempts=1,
+            retries=retries,
+            servers={"till": SERVER},
+            policy=ScriptedPolicy(script),
+            folder=folder,
+            bar=progress.stage("probe", None, "attempts"),
+        )
+    with AttemptStore(folder, read_only=True) as store:
+        rows = list(store.history())
+        return rows, store.trajectory(rows[-1]) or {}
+
+
+def answers(endpoint: Any, fault: Any) -> None:
+    def before(number: int) -> Any:
+        if fault == "sleep":
+            time.sleep(0.6)
+        return (200, YES) if fault in (None, "sleep") else fault
+
+    endpoint.before = before
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_the_world_is_a_system_error_that_was_tried_again(tmp_path: Path, endpoint: Any, fault: str) -> None:
+    till, more, answer, kind = FAULTS[fault]
+    answers(endpoint, answer)
+    retries = 0 if "hang" in fault else 1
+    script = ASKS if "user" in fault else QUIET
+    rows, _ = attempt(tmp_path, task(till, more), endpoint.url, retries=retries, script=script)
+    assert [row.tries for row in rows] == list(range(1, retries + 2))
+    for row in rows:
+        assert (row.passed, row.reward, row.finish_reason) == (None, 0.0, "system_error")
+        assert row.system_error is not None and row.system_error["kind"] == kind, row.system_error
+
+
+@pytest.mark.parametrize("case", NO_FAULTS)
+def test_what_is_no_fault_of_the_world_has_a_verdict_at_once(tmp_path: Path, endpoint: Any, case: str) -> None:
+    till, more, passed, words = NO_FAULTS[case]
+    answers(endpoint, None)
+    (row,), trajectory = attempt(tmp_path, task(till, more), endpoint.url)
+    assert (row.passed, row.system_error, row.finish_reason) == (passed, None, "done")
+    assert words in trajectory["messages"][3]["content"] + trajectory["verdict"]["message"]
+
+
+@pytest.mark.parametrize("place", ["init", "call", "effects"])
+def test_a_fault_that_goes_away_costs_one_try(tmp_path: Path, endpoint: Any, place: str) -> None:
+    answers(endpoint, None)
+    till = {place: {"do": "crash", "once": str(tmp_path / "fired")}}
+    rows, _ = attempt(tmp_path / "store", task(till, ""), endpoint.url)
+    assert [(row.tries, row.passed) for row in rows] == [(1, None), (2, True)]
+
+
+def test_an_endpoint_that_is_busy_once_costs_no_try(tmp_path: Path, endpoint: Any) -> None:
+    endpoint.before = lambda number: (429, {"error": "slower"}) if number == 1 else (200, YES)
+    rows, _ = attempt(tmp_path, task({}, "assert judge.yesno('Is it?')"), endpoint.url)
+    assert [(row.tries, row.passed) for row in rows] == [(1, True)]
+
+
+def test_nothing_but_tool_answers_is_ever_cut(tmp_path: Path, endpoint: Any) -> None:
+    answers(endpoint, None)
+    long = "Be kind. " * LONG
+    _, trajectory = attempt(tmp_path, task({"call": "5 MB"}, "", system=long), endpoint.url)
+    first, _, _, answer = trajectory["messages"][:4]
+    assert first["content"] == long
+    shown, marker = answer["content"].split("\n")
+    assert shown == "ä" * LONG and marker == f"[cut here: {5_000_000 - LONG} of 5000000 characters are not shown]"
