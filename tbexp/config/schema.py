@@ -33,28 +33,43 @@ class Group(BaseModel):
     )
 
 
-class TinyModel(Group):
-    """The tiny base policy of the sample domain, built on first use (tbexp/samples)."""
+class Imitation(Group):
+    """How a base policy of the sample domain learns from demonstrations (tbexp/samples/imitation.py)."""
+
+    steps: AtLeastOne  # imitation steps
+    batch: AtLeastOne = 32  # episodes per imitation step
+    learning_rate: Positive
+    mistakes: Share = 0.5  # share of imitated episodes that carry a seeded mistake
+    seed: Integer = 0
+
+
+class TinyModel(Imitation):
+    """The tiny base policy of the sample domain, built on first use."""
 
     layers: AtLeastOne = 2
     hidden: AtLeastOne = 128
     intermediate: AtLeastOne = 512
     heads: AtLeastOne = 4
     kv_heads: AtLeastOne = 2
-    steps: AtLeastOne = 600  # imitation steps
-    batch: AtLeastOne = 32  # episodes per imitation step
+    steps: AtLeastOne = 600
     learning_rate: Positive = 3e-3
-    mistakes: Share = 0.5  # share of imitated episodes that carry a seeded mistake
-    seed: Integer = 0
+
+
+class Warmup(Imitation):
+    """What a pretrained model is taught of the sample domain before it is probed."""
+
+    steps: AtLeastOne = 150
+    learning_rate: Positive = 1e-4
 
 
 class ModelConfig(Group):
     name: str
-    kind: Literal["tiny", "folder"] = "folder"
-    path: str | None = None  # Hugging Face folder, for kind=folder
+    kind: Literal["tiny", "warmed", "folder"] = "folder"  # made from nothing, taught the sample domain, or as it is
+    path: str | None = None  # Hugging Face folder, for kind=folder and warmed; null with warmed: SmolLM2-135M-Instruct
     format: Literal["qwen3_xml", "hermes"] = "qwen3_xml"  # how it writes tool calls
     max_context: AtLeastOne = 2048  # tokens of prompt and answer together
     tiny: TinyModel = TinyModel()
+    warmup: Warmup = Warmup()
 
 
 class TasksConfig(Group):
@@ -124,10 +139,14 @@ class Topology(Group):
     rollout_tensor_parallel: AtLeastOne = 1  # devices of a node that share one copy of the weights in generation
     rollout: Literal["transformers", "vllm"] = "transformers"  # what generates: transformers on cpu, vllm on cuda
     dtype: Literal["float32", "bfloat16"] = "float32"
+    # of the trainer on cuda: flash_attention_2 needs the package flash-attn, and is needed for sequence_parallel > 1
+    attention: Literal["flash_attention_2", "sdpa"] = "flash_attention_2"
+    micro_batch_tokens: AtLeastOne | None = None  # per device and pass of the trainer; null: one whole conversation
     offload: bool = False  # parameters and optimiser state to host memory while they are not used
     threads: AtLeastOne = 1  # torch threads per process, CPU only
     agent_workers: AtLeastOne = 1  # processes that run episodes in training
     gpu_memory_utilization: Share = 0.7  # of vLLM
+    cuda_graphs: Literal["decode", "compiled", "none"] = "compiled"  # of vLLM; decode: without torch.compile
 
 
 class Launcher(Group):

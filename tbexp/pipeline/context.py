@@ -129,23 +129,23 @@ class Context:
     def model_key(self) -> str:
         """Identity of the base model's weights."""
         model = self.config.model
-        if model.kind == "tiny":
-            from tbexp.samples.tiny import tiny_key
+        if model.kind != "folder":
+            from tbexp.samples.bases import base_key
 
-            return tiny_key(model)
+            return base_key(model)
         assert model.path is not None  # checked with the config
         return identity.digest(_model_files(Path(model.path)))
 
     @cached_property
     def model_folder(self) -> Path:
-        """The base model's Hugging Face folder; the tiny one is built on first use."""
+        """The base model's Hugging Face folder; those of the sample domain are built on first use."""
         model = self.config.model
         if model.kind == "folder":
             assert model.path is not None
             return Path(model.path).resolve()
-        from tbexp.samples import build_tiny
+        from tbexp.samples import build_base
 
-        folder = self.store / "models" / f"tiny-{self.model_key}"
+        folder = self.store / "models" / f"{model.name}-{self.model_key}"
         bar = self.progress.stage("build base policy", None, "steps")
 
         def show(done: int, total: int, figures: dict[str, float]) -> None:
@@ -155,7 +155,7 @@ class Context:
         if (folder / "config.json").exists():
             bar.done("built before")
         else:
-            build_tiny(model, folder, progress=show)
+            build_base(model, folder, device=self.config.topology.device, progress=show)
             bar.done(str(folder))
         return folder.resolve()
 

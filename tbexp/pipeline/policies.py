@@ -21,7 +21,12 @@ def local(config: Config, folder: Path) -> Policy:
     disable_progress_bar()  # ours is shown already
     tokenizer = AutoTokenizer.from_pretrained(folder)
     engine = load_engine(
-        folder, slots=config.policy.concurrency, max_context=config.model.max_context, threads=config.topology.threads
+        folder,
+        slots=config.policy.concurrency,
+        max_context=config.model.max_context,
+        threads=config.topology.threads,
+        device=config.topology.device,
+        dtype=config.topology.dtype if config.topology.device == "cuda" else None,
     )
     return TokenPolicy(
         Renderer(tokenizer, format=config.model.format),

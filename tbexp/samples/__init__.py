@@ -1,5 +1,5 @@
-"""The sample domain: a tool and machine rental desk, its tasks, its demonstrations, and the tiny policy that learns
-from them.
+"""The sample domain: a tool and machine rental desk, its tasks, its demonstrations, and the policies that learn from
+them.
 
 Decided here: a world small enough for a policy of a million parameters. `data_root` is an ordinary ThinkingBox
 dataset, which the rest of tbexp reads like any other. Importing this package needs neither torch nor MCP.
@@ -19,7 +19,7 @@ from tbexp.samples.situation import Call, Say
 if TYPE_CHECKING:
     from tbexp.config.schema import ModelConfig
 
-__all__ = ["Demonstration", "build_tiny", "data_root", "demonstrations", "solution"]
+__all__ = ["Demonstration", "build_base", "data_root", "demonstrations", "solution"]
 
 
 def data_root() -> Path:
@@ -39,8 +39,8 @@ def _solutions() -> dict[str, list[dict[str, Any]]]:
     return recorded
 
 
-def build_tiny(config: ModelConfig, folder: Path, *, progress: Any = None) -> Path:
-    """The tiny base policy's Hugging Face folder, built on first use; see `tiny.build_tiny`. Needs torch."""
-    from tbexp.samples.tiny import build_tiny as build
+def build_base(config: ModelConfig, folder: Path, *, device: str = "cpu", progress: Any = None) -> Path:
+    """The base policy's Hugging Face folder, built on first use; see `bases.build_base`. Needs torch."""
+    from tbexp.samples.bases import build_base as build
 
-    return build(config, folder, progress=progress)
+    return build(config, folder, device=device, progress=progress)

@@ -20,7 +20,7 @@ import json
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,11 +55,13 @@ class Played:
 class Generator:
     """`generate` of a token policy on verl's rollout servers; notes the seconds and the weights' versions it met.
 
-    ask: sends one request. Called with request_id (the conversation's name), prompt_ids and sampling_params.
+    ask: sends one request. Called with request_id (the conversation's name), prompt_ids and sampling_params. ends:
+    tokens that end a completion; verl calls one that was cut off `completed` too.
     """
 
-    def __init__(self, ask: Callable[..., Awaitable[Any]]):
+    def __init__(self, ask: Callable[..., Awaitable[Any]], ends: Container[int]):
         self._ask = ask
+        self._ends = ends
         self.seconds = 0.0
         self.versions: list[int] = []
 
@@ -80,7 +82,9 @@ class Generator:
         self.seconds += time.monotonic() - started
         if (version := output.extra_fields.get("global_steps")) is not None:
             self.versions.append(int(version))
-        finish: Finish = "length" if len(output.token_ids) >= max_tokens and output.stop_reason != "stop" else "stop"
+        if not output.token_ids:
+            raise WorldError("policy_endpoint", f"the rollout server produced no token ({output.stop_reason})")
+        finish: Finish = "stop" if output.token_ids[-1] in self._ends else "length"
         return Generated(list(output.token_ids), output.log_probs, finish)
 
 
@@ -123,8 +127,9 @@ class AttemptLoop(AgentLoopBase):  # type: ignore[misc]
             top_k=sampling_params["top_k"],
             max_tokens=self.plan["max_tokens"],
         )
+        ends = end_tokens(self.plan["model"], self.tokenizer.eos_token_id)
         for retry in range(RETRIES + 1):
-            generate = Generator(self.ask())
+            generate = Generator(self.ask(), ends)
             seed = attempt_seed(self.plan["seed"], kind, draw, session, retry)
             self.session, self.retry = session, retry
             try:
@@ -186,6 +191,14 @@ class AttemptLoop(AgentLoopBase):  # type: ignore[misc]
 def last_produced(mask: list[int]) -> int:
     """Index of the policy's last token; what the environment said after it trains nothing. -1: there is none."""
     return next((i for i in range(len(mask) - 1, -1, -1) if mask[i]), -1)
+
+
+@functools.cache
+def end_tokens(model_folder: str, eos: int) -> frozenset[int]:
+    """The tokens that end a completion: the tokenizer's, and those of generation_config.json."""
+    file = Path(model_folder) / "generation_config.json"
+    own = json.loads(file.read_text()).get("eos_token_id") if file.exists() else None
+    return frozenset({eos, *(own if isinstance(own, list) else [own])} - {None})
 
 
 @functools.cache

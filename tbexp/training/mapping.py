@@ -46,7 +46,8 @@ def recomputes_old_logprobs(config: Config) -> bool:
 
 def ray_cpus(config: Config) -> int:
     """Logical CPUs of a local Ray: verl asks for 3 per trainer rank, and Ray starts as many workers ahead."""
-    return RAY_ENVIRONMENT_CPUS + 3 * config.topology.nodes * config.topology.gpus_per_node
+    ranks = config.topology.nodes * config.topology.gpus_per_node
+    return RAY_ENVIRONMENT_CPUS + 3 * ranks + (config.topology.agent_workers if config.topology.device == "cuda" else 0)
 
 
 def settings(config: Config, *, model_folder: Path, folder: Path) -> dict[str, Any]:
@@ -74,7 +75,7 @@ def settings(config: Config, *, model_folder: Path, folder: Path) -> dict[str, A
         "data.shuffle": False,  # the dataset is a shuffled stream
         "data.seed": config.seed,
         "actor_rollout_ref.model.path": str(model_folder),
-        "actor_rollout_ref.model.use_remove_padding": not cpu,
+        "actor_rollout_ref.model.use_remove_padding": not cpu and config.topology.attention == "flash_attention_2",
         "actor_rollout_ref.model.enable_gradient_checkpointing": not cpu,
         f"{actor}.strategy": "fsdp2",
         f"{actor}.use_kl_loss": False,
@@ -158,12 +159,19 @@ def settings(config: Config, *, model_folder: Path, folder: Path) -> dict[str, A
             "ray_kwargs.ray_init.num_gpus": ranks,  # logical
         }
     else:
-        per_gpu = math.ceil(config.model.max_context / config.topology.sequence_parallel)
+        whole = math.ceil(config.model.max_context / config.topology.sequence_parallel)
         values |= {
+            "actor_rollout_ref.model.override_config.attn_implementation": config.topology.attention,
+            "actor_rollout_ref.model.use_fused_kernels": True,  # the logits of a large vocabulary are never in memory
+            "actor_rollout_ref.model.fused_kernel_options.impl_backend": "torch",
             f"{actor}.use_dynamic_bsz": True,
-            f"{actor}.ppo_max_token_len_per_gpu": per_gpu,
+            f"{actor}.ppo_max_token_len_per_gpu": config.topology.micro_batch_tokens or whole,
             f"{rollout}.name": "vllm",
+            f"{rollout}.enforce_eager": config.topology.cuda_graphs == "none",
         }
+        if config.topology.cuda_graphs == "decode":
+            graphs = json.dumps({"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"})
+            values[f"{rollout}.engine_kwargs.vllm.compilation_config"] = graphs
     return values
 
 

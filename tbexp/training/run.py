@@ -177,6 +177,7 @@ def write_plan(
         "uids": [*train_uids, *validation_uids],
         "seed": config.seed,
         "max_tokens": config.policy.sampling.max_tokens,
+        "model": str(model_folder),
         "overrides": mapping.overrides(config, model_folder=model_folder, folder=folder, last=last),
         "ray": {
             "address": ray_address,

@@ -16,11 +16,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 from tbexp.config.schema import ModelConfig, TinyModel  # noqa: E402
 from tbexp.interpret import Message, Renderer, ToolSpec, read  # noqa: E402
-from tbexp.samples import build_tiny, demonstrations  # noqa: E402
+from tbexp.samples import build_base, demonstrations  # noqa: E402
+from tbexp.samples.bases import base_key  # noqa: E402
+from tbexp.samples.imitation import batch_of, tokens_of  # noqa: E402
+from tbexp.samples.imitation_loss import imitation_loss  # noqa: E402
 from tbexp.samples.situation import AMOUNTS, CUSTOMERS, INVOICES, MACHINES, RENTALS, TICKETS  # noqa: E402
 from tbexp.samples.speech import POLICY, SYSTEM  # noqa: E402
-from tbexp.samples.tiny import batch_of, make_model, tiny_key, tokens_of  # noqa: E402
-from tbexp.samples.tiny_loss import imitation_loss  # noqa: E402
+from tbexp.samples.tiny import make_model  # noqa: E402
 from tbexp.samples.tiny_words import make_tokenizer  # noqa: E402
 from tbexp.samples.tools import TOOLS  # noqa: E402
 
@@ -121,7 +123,7 @@ def test_the_loss_is_that_of_padded_rows_in_an_ordinary_model(renderer: Renderer
 
 
 def test_a_build_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tbexp.samples.tiny.CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr("tbexp.samples.imitation.CHECKPOINT_EVERY", 2)
     monkeypatch.setattr("tbexp.samples.tiny_words.DEMONSTRATIONS", 50)
     seen: list[int] = []
 
@@ -131,15 +133,15 @@ def test_a_build_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path: Path, m
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        build_tiny(SMALL, tmp_path / "killed", progress=kill)
+        build_base(SMALL, tmp_path / "killed", progress=kill)
     assert not (tmp_path / "killed").exists()
-    build_tiny(SMALL, tmp_path / "killed", progress=kill)
-    build_tiny(SMALL, tmp_path / "whole")
+    build_base(SMALL, tmp_path / "killed", progress=kill)
+    build_base(SMALL, tmp_path / "whole")
     assert seen == [1, 2, 3, 3, 4]
     assert not list(tmp_path.glob("*.work"))
     for file in ("model.safetensors", "tokenizer.json", "config.json"):
         assert (tmp_path / "killed" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
-    build_tiny(SMALL, tmp_path / "whole", progress=lambda *_: pytest.fail("it is there already"))
+    build_base(SMALL, tmp_path / "whole", progress=lambda *_: pytest.fail("it is there already"))
 
     text = "Please extend rental R12 by 6 days."
     loaded = AutoTokenizer.from_pretrained(tmp_path / "whole")
@@ -156,5 +158,5 @@ def test_the_default_policy_has_less_than_a_million_parameters(tokenizer: Any) -
 @pytest.mark.parametrize("change", [{"steps": 601}, {"mistakes": 0.4}, {"seed": 1}])
 def test_the_key_changes_with_the_settings(change: dict[str, Any]) -> None:
     default = ModelConfig(name="tiny", kind="tiny")
-    assert tiny_key(default) != tiny_key(default.model_copy(update={"tiny": TinyModel(**change)}))
-    assert tiny_key(default) == tiny_key(default.model_copy(update={"name": "other", "max_context": 99}))
+    assert base_key(default) != base_key(default.model_copy(update={"tiny": TinyModel(**change)}))
+    assert base_key(default) == base_key(default.model_copy(update={"name": "other", "max_context": 99}))

