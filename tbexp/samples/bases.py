@@ -19,9 +19,10 @@ from tbexp.samples.imitation import Progress, imitate
 
 VERSION = 4  # raised when a change elsewhere makes another policy of the same settings
 # What a lesson is made of; a test holds this to what is imported. Other modules of the room may change freely.
-LESSONS = tuple(
-    ["conversations", "desk", "imitation", "imitation_loss", "machines_out", "money", "shapes", "shipped", "situation", "speech", "tools", "tiny_words"]
-)
+LESSONS = [
+    *("conversations", "desk", "imitation", "imitation_loss", "machines_out", "money", "shapes", "shipped"),
+    *("situation", "speech", "tools", "tiny_words"),
+]
 
 
 def settings_of(config: ModelConfig) -> Imitation:
