@@ -45,7 +45,8 @@ def test_a_pretrained_model_learns_the_desk_with_its_own_tokenizer(tmp_path: Pat
     shape = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), num_key_value_heads=1, **shape)).save_pretrained(start)
     tokenizer.save_pretrained(start)
-    config = ModelConfig(name="own", kind="warmed", path=str(start), warmup=Warmup(steps=25, batch=2, learning_rate=1e-2))
+    warmup = Warmup(steps=25, batch=2, learning_rate=1e-2)
+    config = ModelConfig(name="own", kind="warmed", path=str(start), warmup=warmup)
     losses: list[float] = []
     built = build_base(config, tmp_path / "built", progress=lambda done, of, figures: losses.append(figures["loss"]))
     assert len(losses) == 25 and losses[-1] < losses[0] - 0.5
