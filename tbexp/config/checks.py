@@ -26,6 +26,7 @@ def check(config: Config) -> list[Problem]:
         *model(config),
         *training(config),
         *tasks(config),
+        *sandbox(config),
         *compared(config),
     ]
 
@@ -247,6 +248,24 @@ def compared(config: Config) -> Iterator[Problem]:
         yield Problem(f"{entry} stands there twice", "compare.runs", "name each run once")
 
 
+def sandbox(config: Config) -> Iterator[Problem]:
+    if config.sandbox.kind != "proxy":
+        return
+    url = config.sandbox.proxy.url
+    if not url.startswith(("http://", "https://")):
+        yield Problem(f"{url!r} is no web address", "sandbox.proxy.url", "begin with http:// or https://")
+    elif "?" in url:
+        yield Problem(
+            "has a query", "sandbox.proxy.url", "leave it out; a key is named: sandbox.proxy.api_key_env=NAME"
+        )
+    if config.sandbox.search != "none":
+        yield Problem(
+            f"{config.sandbox.search} has no effect with a session proxy, whose servers have a search of their own",
+            "sandbox.search",
+            "sandbox.search=none, or sandbox=prefork",
+        )
+
+
 def files(config: Config) -> Iterator[Problem]:
     root = config.tasks.root
     if root and not Path(root).exists():
@@ -293,6 +312,12 @@ def environment(config: Config) -> Iterator[Problem]:
                 f"{name}.endpoint.api_key_env",
                 f"export {endpoint.api_key_env}=..., or name another one; null: the endpoint needs no key",
             )
+
+    key = config.sandbox.proxy.api_key_env
+    if config.sandbox.kind == "proxy" and key is not None and (wrong := key_in(key)[1]):
+        yield Problem(
+            wrong, "sandbox.proxy.api_key_env", f"export {key}=..., or name another one; null: it needs no key"
+        )
 
 
 def writable(config: Config, run_dir: Path) -> Iterator[Problem]:

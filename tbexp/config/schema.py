@@ -215,11 +215,22 @@ class JudgeConfig(Group):
     spending_cap_usd: Positive | None = None
 
 
+class SessionProxy(Group):
+    """A session proxy that runs already. Its key is named, never held."""
+
+    url: str = "http://127.0.0.1:7111"
+    api_key_env: str | None = None  # environment variable that holds its key; null: it needs none
+
+
 class SandboxConfig(Group):
     name: str
-    kind: Literal["prefork", "process"]  # servers forked from warm ones, or started as new processes
+    # Servers forked from warm ones, started as new processes, or kept by a session proxy that runs already.
+    kind: Literal["prefork", "process", "proxy"]
+    proxy: SessionProxy = SessionProxy()  # for kind=proxy
     servers: str | None = None  # servers.yaml; null: <tasks.root>/servers/servers.yaml
     allow_env: list[str] = Field(default_factory=list)  # names that server commands and graders may see
+    # Names that {env[NAME]} may have in the headers of remote servers; neither servers nor graders see them.
+    remote_env: list[str] = Field(default_factory=list)
     call_timeout_s: Positive = 60.0  # of one tool call; longer: the world's failure
     start_timeout_s: Positive = 60.0  # of one attempt's servers
     grade_timeout_s: Positive = 30.0  # of one check

@@ -108,14 +108,9 @@ class Context:
 
     @cached_property
     def servers(self) -> dict[str, Server]:
-        import sys
+        from tbexp.sandbox import servers_of
 
-        from tbexp.sandbox import read_servers
-
-        named = self.config.sandbox.servers
-        file = Path(named) if named else self.root / "servers" / "servers.yaml"
-        python = self.config.tasks.server_python or sys.executable
-        return read_servers(file, python=python, allow_env=self.config.sandbox.allow_env)
+        return servers_of(self.config.sandbox, self.root, self.config.tasks.server_python)
 
     def servers_digest(self, tasks: Sequence[Task]) -> str:
         """Identity of the servers that tasks need: their entries and source files."""

@@ -8,8 +8,8 @@ mean (grading).
 from __future__ import annotations
 
 from tbexp.sandbox.pool import Sandbox, open_sandbox
-from tbexp.sandbox.servers import Server, read_servers
+from tbexp.sandbox.servers import Server, read_servers, servers_of
 from tbexp.sandbox.session import Session
 from tbexp.sandbox.sources import servers_digest
 
-__all__ = ["Sandbox", "Server", "Session", "open_sandbox", "read_servers", "servers_digest"]
+__all__ = ["Sandbox", "Server", "Session", "open_sandbox", "read_servers", "servers_digest", "servers_of"]

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tbexp.config.schema import SandboxConfig
 from tbexp.errors import Problem, UserError, WorldError
@@ -19,7 +19,11 @@ from tbexp.sandbox.launch import GRACE_S, Child, Launcher, Unfit, start_server
 from tbexp.sandbox.mcp_client import Connection
 from tbexp.sandbox.search import Search, open_search
 from tbexp.sandbox.servers import Server, allowed_environment
+from tbexp.sandbox.session import Connection as AnyConnection
 from tbexp.sandbox.session import Limits, Session, list_tools
+
+if TYPE_CHECKING:
+    from tbexp.sandbox.remote import RemoteBackend
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +41,14 @@ class Backend:
         self.tools: dict[str, ToolSpec] | None = None
         self.starting = asyncio.Lock()
         self.ending: set[asyncio.Task[None]] = set()
+
+    @property
+    def level(self) -> str:
+        return self.levels[0]
+
+    @property
+    def used(self) -> bool:
+        return self.launcher is not None
 
     async def running(self) -> Launcher:
         """The launcher, started at the best level that fits."""
@@ -109,6 +121,14 @@ class Backend:
             await self.launcher.stop()
 
 
+def backend_of(server: Server, config: SandboxConfig) -> Backend | RemoteBackend:
+    if server.remote is None:
+        return Backend(server, config)
+    from tbexp.sandbox.remote import RemoteBackend
+
+    return RemoteBackend(server, config.start_timeout_s)
+
+
 class Sandbox:
     """Hands out sessions; see `open_sandbox`."""
 
@@ -116,7 +136,7 @@ class Sandbox:
         self.config = config
         self.search = search
         led = {name: search.led(server) if search else server for name, server in servers.items()}
-        self._backends = {name: Backend(server, config) for name, server in led.items()}
+        self._backends = {name: backend_of(server, config) for name, server in led.items()}
         self._places = asyncio.Semaphore(config.max_sessions)
         self._limits = Limits(config.call_timeout_s, config.start_timeout_s, config.max_result_chars)
 
@@ -131,9 +151,10 @@ class Sandbox:
         self._known(server_config)
         async with self._places:
             session = Session(self._limits, await self.search.ready() if self.search else None)
-            connections: list[Connection] = []
+            connections: list[AnyConnection] = []
             try:
                 for name, config in server_config.items():
+                    connection: AnyConnection
                     connection, offered = await self._backends[name].connect()
                     connections.append(connection)
                     await session.add(name, connection, offered, config)
@@ -148,8 +169,8 @@ class Sandbox:
                         connection.close()
 
     def levels(self) -> dict[str, str]:
-        """How each server that was used is started: ready, import or exec."""
-        return {name: backend.levels[0] for name, backend in self._backends.items() if backend.launcher}
+        """How each server that was used is started: ready, import or exec; or remote."""
+        return {name: backend.level for name, backend in self._backends.items() if backend.used}
 
     def _known(self, server_config: Mapping[str, Any]) -> None:
         problems = []
@@ -158,8 +179,6 @@ class Sandbox:
             if backend is None:
                 known = ", ".join(self._backends) or "none"
                 problems.append(Problem(f"the tasks need server `{name}`; servers.yaml has: {known}"))
-            elif backend.server.remote is not None:
-                problems.append(Problem(f"server `{name}` is of type mcp-remote, which the sandbox does not run yet"))
         if problems:
             raise UserError(problems)
 
@@ -171,8 +190,15 @@ class Sandbox:
 async def open_sandbox(config: SandboxConfig, servers: Mapping[str, Server]) -> AsyncIterator[Sandbox]:
     """A sandbox for the given servers. Launchers start when they are first needed and end with the context.
 
-    Raises UserError when the search that the configuration asks for is not to be had.
+    Raises UserError when the search or the session proxy that the configuration asks for is not to be had. A proxy has
+    servers of its own: `servers` is not used then.
     """
+    if config.kind == "proxy":
+        from tbexp.sandbox.proxy import open_proxy
+
+        async with open_proxy(config) as proxied:
+            yield proxied
+        return
     async with open_search(config) as search:
         sandbox = Sandbox(config, servers, search)
         try:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import sys
+import urllib.parse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
+from tbexp.config.schema import SandboxConfig
 from tbexp.errors import Problem, UserError
 
 PROCESS_KEYS = ("type", "command", "env", "cwd", "transport")
@@ -28,25 +31,42 @@ BASE_ENV = ("PATH", "HOME", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "TMP
 QUIET_ENV = {"FASTMCP_CHECK_FOR_UPDATES": "off", "FASTMCP_SHOW_SERVER_BANNER": "false"}
 
 
+# Names of headers whose values are secrets, or may be.
+SECRET = re.compile(r"auth|cookie|key|token|secret|credential|password", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """Where a server is that is not started here. `timeout_s`: of one request, besides sandbox.call_timeout_s."""
+
+    endpoint: str
+    transport: str = "streamable-http"
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout_s: float = 60.0
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """How one MCP server is started: `command` in folder `cwd`, with `env` added to the allowed environment.
 
-    remote: the endpoint of a server that is not started here (not supported yet).
+    remote: where it is, if it is not started here.
     """
 
     name: str
     command: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
-    remote: str | None = None
+    remote: Remote | None = None
 
 
-def read_servers(file: Path | str, *, python: str, allow_env: Sequence[str] = ()) -> dict[str, Server]:
+def read_servers(
+    file: Path | str, *, python: str, allow_env: Sequence[str] = (), remote_env: Sequence[str] = ()
+) -> dict[str, Server]:
     """The servers of `file` by name. A relative `cwd` starts at the file's own folder, which is also the default
     (see `hides_installed` for when it is the folder above).
 
-    Raises UserError with every problem found.
+    allow_env: names that `{env[NAME]}` may have in a command. remote_env: in a remote server's headers. Raises
+    UserError with every problem found.
     """
     file = Path(file)
     try:
@@ -57,11 +77,22 @@ def read_servers(file: Path | str, *, python: str, allow_env: Sequence[str] = ()
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else 1
         raise UserError(Problem(f"is no YAML: {getattr(error, 'problem', error)}", f"{file}:{line}")) from error
-    reader = _Reader(file, python, frozenset(allow_env))
+    reader = _Reader(file, python, frozenset(allow_env), frozenset(remote_env))
     servers = reader.servers(root)
     if reader.problems:
         raise UserError(reader.problems)
     return servers
+
+
+def servers_of(config: SandboxConfig, root: Path, python: str | None) -> dict[str, Server]:
+    """The servers of the dataset in `root`, or of sandbox.servers; none with a session proxy, which has its own.
+
+    python: what `{python}` means; None: this interpreter. Raises UserError.
+    """
+    if config.kind == "proxy":
+        return {}
+    file = Path(config.servers) if config.servers else root / "servers" / "servers.yaml"
+    return read_servers(file, python=python or sys.executable, allow_env=config.allow_env, remote_env=config.remote_env)
 
 
 def allowed_environment(allow_env: Sequence[str], own: Mapping[str, str]) -> dict[str, str]:
@@ -86,10 +117,10 @@ def hides_installed(folder: Path, command: Sequence[str]) -> bool:
 
 
 class _Reader:
-    def __init__(self, file: Path, python: str, allowed: frozenset[str]):
+    def __init__(self, file: Path, python: str, allowed: frozenset[str], in_headers: frozenset[str]):
         self.file = file
         self.python = python
-        self.allowed = allowed
+        self.allowed = {"sandbox.allow_env": allowed, "sandbox.remote_env": in_headers}
         self.problems: list[Problem] = []
 
     def wrong(self, node: yaml.Node, what: str, fix: str = "") -> None:
@@ -140,8 +171,37 @@ class _Reader:
             if "endpoint" not in values:
                 self.wrong(node, f"server `{name}` has no `endpoint`")
                 return Server(name)
-            return Server(name, remote=self.text(values["endpoint"], "endpoint"))
+            return Server(name, remote=self.remote(name, values))
         return self.process(name, node, values)
+
+    def remote(self, name: str, values: Mapping[str, yaml.Node]) -> Remote:
+        endpoint = self.text(values["endpoint"], "endpoint")
+        parts = urllib.parse.urlsplit(endpoint)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            self.wrong(values["endpoint"], f"`{endpoint}` is no web address", "begin with http:// or https://")
+        if parts.password is not None:
+            self.wrong(values["endpoint"], "`endpoint` holds a password", "use headers, with {env[NAME]}")
+        transport = self.text(values["transport"], "transport") if "transport" in values else "streamable-http"
+        if transport not in ("streamable-http", "sse"):
+            self.wrong(values["transport"], f"an mcp-remote does not speak `{transport}`", "streamable-http or sse")
+        if "credential" in values:
+            fix = "use a header whose value is {env[NAME]}"
+            self.wrong(values["credential"], "`credential` is not supported", fix)
+        headers = {}
+        for key, _, value in self.pairs(values["headers"], "`headers`") if "headers" in values else ():
+            text = self.text(value, f"headers.{key}")
+            headers[key] = self.formatted(value, text, "sandbox.remote_env")
+            if SECRET.search(key) and "{env[" not in text:
+                self.wrong(value, f"header `{key}` holds what looks like a secret", "name it: {env[NAME]}")
+        timeout = 60.0
+        if "timeout" in values:
+            try:
+                timeout = float(self.text(values["timeout"], "timeout"))
+            except ValueError:
+                timeout = 0.0
+            if not 0 < timeout < float("inf"):
+                self.wrong(values["timeout"], "`timeout` must be a number of seconds above 0")
+        return Remote(endpoint, transport, headers, timeout)
 
     def process(self, name: str, node: yaml.Node, values: Mapping[str, yaml.Node]) -> Server:
         if "transport" in values and values["transport"].value != "stdio":
@@ -170,7 +230,7 @@ class _Reader:
             return ""
         return str(node.value)
 
-    def formatted(self, node: yaml.Node, text: str) -> str:
+    def formatted(self, node: yaml.Node, text: str, key: str = "sandbox.allow_env") -> str:
         def value(match: re.Match[str]) -> str:
             whole, name = match.group(0), match.group("name")
             if whole in ("{{", "}}"):
@@ -181,13 +241,13 @@ class _Reader:
             if variable is None:
                 self.wrong(node, f"`{text}`: `{whole}` means nothing here", "write {{ and }} for braces")
                 return ""
-            return self.variable(node, variable.group(1))
+            return self.variable(node, variable.group(1), key)
 
         return BRACES.sub(value, text)
 
-    def variable(self, node: yaml.Node, name: str) -> str:
-        if name not in self.allowed:
-            self.wrong(node, f"environment variable {name} is not allowed", f"add {name} to sandbox.allow_env")
+    def variable(self, node: yaml.Node, name: str, key: str) -> str:
+        if name not in self.allowed[key]:
+            self.wrong(node, f"environment variable {name} is not allowed", f"add {name} to {key}")
             return ""
         if name not in os.environ:
             self.wrong(node, f"environment variable {name} is not set")

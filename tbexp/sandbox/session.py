@@ -12,11 +12,11 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from tbexp.errors import Problem, UserError, WorldError
 from tbexp.interpret.messages import ToolSpec
-from tbexp.sandbox.mcp_client import Connection, RpcError
+from tbexp.sandbox.mcp_client import RpcError
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +34,23 @@ class Limits:
     call_s: float
     start_s: float
     result_chars: int
+
+
+class Connection(Protocol):
+    """A conversation with one server: mcp_client.py has it for our own processes, remote.py for servers elsewhere.
+
+    broken: why every further request fails. request: see `mcp_client.Connection.request`.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def broken(self) -> Exception | None: ...
+
+    tools_changed: bool
+
+    async def request(self, method: str, params: Mapping[str, Any], timeout: float) -> dict[str, Any]: ...
+    def close(self) -> None: ...
 
 
 class Session:
@@ -139,10 +156,7 @@ class Session:
                 effects = json.loads(text)
             except ValueError:
                 effects = None
-            failed = isinstance(effects, dict) and effects.get("status") == "error" and "message" in effects
-            if not isinstance(effects, dict) or failed:
-                raise WorldError("effects_unreadable", f"server {server} gave as its effects: {text[:2000]}")
-            found[server] = effects
+            found[server] = checked_effects(server, effects, text)
         return found
 
     async def teardown(self) -> None:
@@ -176,6 +190,14 @@ class Session:
                 if self._check is not None:
                     self._check()
         return first_text(result), bool(result.get("isError"))
+
+
+def checked_effects(server: str, effects: Any, text: str) -> dict[str, Any]:
+    """The effects, if they are an object that reports no failure. Raises WorldError("effects_unreadable")."""
+    failed = isinstance(effects, dict) and effects.get("status") == "error" and "message" in effects
+    if not isinstance(effects, dict) or failed:
+        raise WorldError("effects_unreadable", f"server {server} gave as its effects: {text[:2000]}")
+    return effects
 
 
 async def list_tools(connection: Connection, timeout: float) -> dict[str, ToolSpec]:

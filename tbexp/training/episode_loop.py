@@ -6,7 +6,6 @@ Decided here: one sandbox, grader, user and judge per process, opened with its f
 from __future__ import annotations
 
 import asyncio
-import sys
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from tbexp.episode import World, open_judge, open_user, run_attempt
 from tbexp.grading import open_grader
 from tbexp.interpret import Renderer
 from tbexp.policy import TokenPolicy
-from tbexp.sandbox import open_sandbox, read_servers
+from tbexp.sandbox import open_sandbox, servers_of
 from tbexp.tasks import Task, load_tasks
 from tbexp.training.agent_loop import AttemptLoop, Generator, Played
 
@@ -50,10 +49,7 @@ async def opened(plan: dict[str, Any], tokenizer: Any) -> Place:
 async def open_place(plan: dict[str, Any], tokenizer: Any, stack: AsyncExitStack) -> Place:
     config = Config.model_validate(plan["config"])
     root = Path(plan["root"])
-    file = Path(config.sandbox.servers) if config.sandbox.servers else root / "servers" / "servers.yaml"
-    servers = read_servers(
-        file, python=config.tasks.server_python or sys.executable, allow_env=config.sandbox.allow_env
-    )
+    servers = servers_of(config.sandbox, root, config.tasks.server_python)
     tasks = load_tasks(root, config.tasks.agent, plan["uids"], format_query=config.tasks.format_query)
     world = World(
         sandbox=await stack.enter_async_context(open_sandbox(config.sandbox, servers)),

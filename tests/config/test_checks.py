@@ -109,6 +109,8 @@ CHAT = {"policy__kind": "chat", "policy__endpoint__base_url": "http://localhost/
         ({"topology__rollout": "vllm"}, "topology.rollout", ["vllm", "cpu", "transformers"]),
         ({"tasks__root": "data"}, "tasks.held_out", ["held out"]),
         ({"tasks__root": ""}, "tasks.root", ["no folder"]),
+        ({"sandbox__kind": "proxy", "sandbox__proxy__url": "x:1"}, "sandbox.proxy.url", ["'x:1'", "http"]),
+        ({"sandbox__kind": "proxy", "sandbox__search": "embedded"}, "sandbox.search", ["embedded", "proxy"]),
     ],
 )
 def test_what_cannot_work_is_told_with_its_numbers(changes: dict[str, Any], where: str, parts: list[str]) -> None:
@@ -134,6 +136,10 @@ def test_the_default_config_has_no_problems() -> None:
         ({"sandbox__servers": "a.yaml"}, "sandbox.servers"),
         ({"launcher__secrets_file": "a"}, "launcher.secrets_file"),
         ({**CHAT, "policy__endpoint__api_key_env": "TBEXP_NO_SUCH_VARIABLE"}, "policy.endpoint.api_key_env"),
+        (
+            {"sandbox__kind": "proxy", "sandbox__proxy__api_key_env": "TBEXP_NO_SUCH_VARIABLE"},
+            "sandbox.proxy.api_key_env",
+        ),
         ({"store": "/dev/null/stages"}, "store"),
     ],
 )

@@ -6,12 +6,13 @@ import pytest
 
 from tbexp.errors import UserError
 from tbexp.sandbox import read_servers
+from tbexp.sandbox.servers import Remote
 
 
-def read(tmp_path: Path, text: str, allow_env=()):
+def read(tmp_path: Path, text: str, allow_env=(), remote_env=()):
     file = tmp_path / "servers.yaml"
     file.write_text(text)
-    return read_servers(file, python="/opt/py/bin/python", allow_env=allow_env)
+    return read_servers(file, python="/opt/py/bin/python", allow_env=allow_env, remote_env=remote_env)
 
 
 def test_a_file_is_read_with_its_braces_filled_in(tmp_path, monkeypatch):
@@ -89,9 +90,41 @@ def test_a_missing_file_is_refused(tmp_path):
         read_servers(tmp_path / "none.yaml", python="python")
 
 
-def test_a_remote_server_is_read_but_not_run(tmp_path):
-    text = "servers:\n  far:\n    type: mcp-remote\n    endpoint: http://127.0.0.1:9/mcp\n    timeout: 60\n"
-    assert read(tmp_path, text)["far"].remote == "http://127.0.0.1:9/mcp"
+def test_a_remote_server_is_read_and_its_key_comes_from_the_environment_and_is_not_shown(tmp_path, monkeypatch):
+    monkeypatch.setenv("FAR_KEY", "hunter2")
+    text = """servers:
+  far:
+    type: mcp-remote
+    endpoint: https://far.example/mcp
+    headers: {Authorization: "Bearer {env[FAR_KEY]}", X-Tenant: blue}
+    timeout: 5
+    transport: sse
+"""
+    far = read(tmp_path, text, remote_env=["FAR_KEY"])["far"]
+    assert far.remote == Remote(
+        "https://far.example/mcp", "sse", {"Authorization": "Bearer hunter2", "X-Tenant": "blue"}, 5.0
+    )
+    assert "hunter2" not in repr(far)
+    with pytest.raises(UserError, match=r"add FAR_KEY to sandbox\.remote_env"):
+        read(tmp_path, text, allow_env=["FAR_KEY"])
+
+
+REMOTE = {
+    "endpoint: far.example": "is no web address",
+    "endpoint: https://me:hunter2@far.example/": "holds a password",
+    "endpoint: http://far.example/\n    transport: stdio": "does not speak `stdio`",
+    "endpoint: http://far.example/\n    timeout: soon": "`timeout` must be a number",
+    "endpoint: http://far.example/\n    credential: azure-interactive": "`credential` is not supported",
+    "endpoint: http://far.example/\n    headers: {X-Api-Key: hunter2}": "holds what looks like a secret",
+}
+
+
+@pytest.mark.parametrize("keys", REMOTE)
+def test_a_remote_server_that_cannot_be_reached_so_is_refused(tmp_path, keys):
+    with pytest.raises(UserError) as caught:
+        read(tmp_path, f"servers:\n  far:\n    type: mcp-remote\n    {keys}\n")
+    assert REMOTE[keys] in str(caught.value)
+    assert len(caught.value.problems) == 1 and "hunter2" not in str(caught.value.problems[0].fix)
 
 
 def test_a_folder_that_would_hide_the_installed_package_of_its_name_is_not_worked_in(tmp_path):
