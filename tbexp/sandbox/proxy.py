@@ -118,8 +118,8 @@ class Proxy:
             raise WorldError("proxy_garbage", f"the session proxy answered {endpoint} with {answer.text[:500]!r}")
         return value
 
-    async def text(self, body: Mapping[str, Any], timeout: float) -> str:
-        """The text of a tool's answer; of an error that the proxy reports for it, too."""
+    async def text(self, body: Mapping[str, Any], timeout: float) -> tuple[str, bool]:
+        """The text of a tool's answer, and whether it is an error that the proxy reports; it drops those of servers."""
         try:
             value = await self.ask("/call_tool", body, timeout)
         except Refused as refused:
@@ -127,8 +127,8 @@ class Proxy:
                 raise WorldError(
                     "proxy_error", f"the session proxy refuses the call: {refused.text[:2000]}"
                 ) from refused
-            return refused.text
-        return value if isinstance(value, str) else json.dumps(value)
+            return refused.text, True
+        return value if isinstance(value, str) else json.dumps(value), False
 
 
 class ProxySession(Session):
@@ -191,13 +191,21 @@ class ProxySession(Session):
     async def call(self, name: str, arguments: Mapping[str, Any]) -> str:
         if name not in self.tools:
             raise KeyError(name)
-        return cut(await self._call_tool(name, arguments), self._limits.result_chars)
+        text, _ = await self._call_tool(name, arguments)
+        return cut(text, self._limits.result_chars)
+
+    async def replay(self, name: str, arguments: Mapping[str, Any]) -> str:
+        if name not in self.tools:
+            return "the session shows no such tool"
+        text, failed = await self._call_tool(name, arguments)
+        return text if failed else ""
 
     async def server_tool(self, server: str, tool: str, arguments: Mapping[str, Any]) -> str:
         if server not in self._servers:
             raise KeyError(server)
         inner = {"server_name": server, "tool_name": tool, "arguments": dict(arguments)}
-        return await self._call_tool(SERVER_TOOL, inner)
+        text, _ = await self._call_tool(SERVER_TOOL, inner)
+        return text
 
     async def effects(self) -> dict[str, Any]:
         async with self._turn:
@@ -235,7 +243,7 @@ class ProxySession(Session):
             if not (isinstance(error, WorldError) and error.kind == "session_lost"):
                 log.warning("session %s: the proxy did not end it: %s", self.id, error)
 
-    async def _call_tool(self, tool: str, arguments: Mapping[str, Any]) -> str:
+    async def _call_tool(self, tool: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
         async with self._turn:
             if self._broken is not None:
                 raise self._broken

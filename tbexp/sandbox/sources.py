@@ -41,7 +41,7 @@ def server_digest(server: Server, read: dict[Path, str] | None = None) -> str:
     """Hash of one server's command, own environment and source files. read: hashes of files that are known already."""
     known = {} if read is None else read
     if server.remote is not None:
-        return hashlib.sha256(server.remote.encode()).hexdigest()
+        return hashlib.sha256(server.remote.endpoint.encode()).hexdigest()
     try:
         command = preloadable(server)
     except Unfit:

@@ -83,6 +83,8 @@ def test_a_session_of_a_proxy_is_as_one_of_the_sandboxs_own(running, config):
                 await session.call("restock", {"n": "many"}),
                 await session.call("say", {"text": "ab", "times": 100}),
                 await session.server_tool("stock", "say", {"text": "ab", "times": 100}),
+                await session.replay("restock", {"sku": "TP-1", "n": 1}),
+                await session.replay("environment", {}),
                 await session.effects(),
                 sandbox.levels(),
             ]
