@@ -42,6 +42,14 @@ class WorldFailure(Exception):
     """The world failed beyond what is allowed (system errors past their share, coverage incomplete). Exit code 3."""
 
 
+class Stopped(Exception):
+    """The work was asked to stop, and has: started again, it goes on. kept: whether this start kept anything new."""
+
+    def __init__(self, message: str, *, kept: bool):
+        self.kept = kept
+        super().__init__(message)
+
+
 class WorldError(Exception):
     """The world failed during one attempt; it becomes that attempt's system error.
 

@@ -1,0 +1,27 @@
+"""Slurm: what is submitted, what runs on a node, and what became of it.
+
+Decided here: sbatch options from the launcher's config, by submitit; how the nodes of a training become one Ray; what a
+warning before the end of a job means; how states and remote errors are read. Which stages become which jobs is the
+pipeline's; a job runs its work as a process of its own, so nothing here imports a stage.
+"""
+
+from __future__ import annotations
+
+from tbexp.cluster.job import IDLE, STOPPED, NodeJob
+from tbexp.cluster.ray_nodes import Ray
+from tbexp.cluster.state import JobState, cancel, states
+from tbexp.cluster.submission import JobSpec, batch_text, inside_job, submit
+
+__all__ = [
+    "IDLE",
+    "STOPPED",
+    "JobSpec",
+    "JobState",
+    "NodeJob",
+    "Ray",
+    "batch_text",
+    "cancel",
+    "inside_job",
+    "states",
+    "submit",
+]

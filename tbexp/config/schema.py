@@ -150,9 +150,31 @@ class Topology(Group):
 
 
 class Launcher(Group):
+    """Where the stages run. Everything below `kind` is for Slurm; null leaves a choice to the site."""
+
     name: str
     kind: Literal["local", "slurm"]
     secrets_file: str | None = None  # NAME=value lines, mode 0600, read where an endpoint is called
+    partition: str | None = None
+    cpu_partition: str | None = None  # of jobs that need one CPU only (select, report); null: partition
+    account: str | None = None
+    qos: str | None = None
+    exclude: str | None = None  # nodes that are not to be used
+    minutes: AtLeastOne = 1440  # time limit of a job that probes, trains or evaluates
+    cpu_minutes: AtLeastOne = 60  # time limit of a job that needs one CPU only
+    signal_seconds: AtLeastOne = 600  # warning before the limit; must be enough for a step, saving it and leaving
+    requeue: bool = True  # a job that was warned goes back into the queue and goes on from what it saved
+    idle_restarts: Count = 2  # starts in a row that may keep no new step, before a job is given up
+    gpus_per_node: Count | None = None  # asked of Slurm; null: topology.gpus_per_node, on the CPU none
+    cpus_per_node: AtLeastOne | None = None
+    memory_gb: Positive | None = None  # of a node
+    shards: AtLeastOne | None = None  # jobs that a probe or an evaluation is divided into; null: topology.nodes
+    join_seconds: Positive = 600.0  # within which all nodes must have joined a training
+    setup: list[str] = Field(default_factory=list)  # shell lines before the job, such as `module load ...`
+    container: str | None = None  # image of srun --container-image (pyxis)
+    container_mounts: list[str] = Field(default_factory=list)
+    python: str | None = None  # interpreter on the nodes; null: this one
+    sbatch: dict[str, Any] = Field(default_factory=dict)  # further sbatch options by their long names
 
 
 class Sampling(Group):

@@ -16,7 +16,8 @@ from tbexp.config.schema import Config
 from tbexp.training.processes import MARK
 
 TAKEN_AWAY = ("RAY_", "VERL_", "MLFLOW_", "HYDRA_", "WANDB_")
-OF_THIS_MACHINE = ("TMPDIR", "RAY_AUTH_TOKEN_PATH", "PYTHONPATH")  # not for the other nodes of a Ray that is joined
+# Not for the workers of a Ray that is joined: they have its own, so that whoever ends that Ray finds them.
+OF_THIS_MACHINE = ("TMPDIR", "RAY_AUTH_TOKEN_PATH", "PYTHONPATH", MARK)
 
 
 def own_variables(config: Config, *, mark: str, temp: Path, metrics_file: Path) -> dict[str, str]:

@@ -1,0 +1,143 @@
+"""What runs on the nodes of a job: the work as a process of its own, inside a Ray of these nodes if it needs one.
+
+Decided here:
+- Rank 0 runs the work; the other ranks only join Ray and stay until rank 0 is done.
+- On Slurm's warning (SIGUSR2) the work is asked to stop by a file, and the job goes back into the queue when the work
+  has stopped. A start that kept nothing new says so and is counted; after `idle_restarts` of them the job fails.
+- On SIGTERM (cancelled, or out of time) everything is ended at once.
+- The work's error is the job's: its message is raised here, so that submitit keeps it for the submitter.
+No process is left, whichever way it ends: all that is started carries the job's mark.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from tbexp.cluster import ray_nodes
+from tbexp.cluster.nodes import JobFailed, Nodes, scratch, spawn, write
+from tbexp.cluster.ray_nodes import Ray
+from tbexp.training import processes
+from tbexp.training.environment import python_path
+
+STOPPED, IDLE = 75, 76  # exit codes of work that stopped because it was asked to; IDLE: it kept nothing new
+POLL_SECONDS = 0.3
+
+log = logging.getLogger("tbexp.cluster")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeJob:
+    """plan: the file that tells the work what to do. folder: of the submission; each start has a folder in it."""
+
+    plan: str
+    folder: str
+    ray: Ray | None = None
+    warning_seconds: float = 600.0
+    requeue: bool = True
+    idle_restarts: int = 2
+
+    def __call__(self) -> str:
+        """Runs on every rank. Raises JobFailed with the work's own words."""
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+        nodes = Nodes.here(os.environ)
+        signals = Signals()
+        if not Path(self.plan).exists():
+            raise JobFailed(
+                f"{self.plan} was written at submission and is not seen on {nodes.host}: "
+                "store and hydra.run.dir have to be on a file system that the nodes share"
+            )
+        start = Path(self.folder) / nodes.start
+        start.mkdir(exist_ok=True)
+        with scratch(nodes) as temp:
+            if nodes.rank and self.ray is not None:
+                ray_nodes.serve(nodes, start, temp, self.ray, signals.check)
+                return f"{nodes.host} took part"
+            code = self.work(nodes, start, temp, signals)
+        if code in (STOPPED, IDLE):
+            self.again(nodes, start, idle=code == IDLE)
+        return "done"
+
+    def work(self, nodes: Nodes, start: Path, temp: Path, signals: Signals) -> int:
+        """Rank 0: the work from start to end; its exit code."""
+        command = [sys.executable, "-m", "tbexp.node", self.plan, str(start)]
+        environment = work_environment(nodes, temp)
+        try:
+            if self.ray is not None:
+                address, for_clients = ray_nodes.gather(nodes, start, temp, self.ray, signals.check)
+                command += [address]
+                environment |= for_clients
+            work = spawn(command, environment)
+            while work.poll() is None:
+                time.sleep(POLL_SECONDS)
+                signals.check()
+                if signals.warned is not None and not (start / "stop").exists():
+                    log.info("Slurm warns: the work is asked to stop within %.0f s", self.warning_seconds)
+                    write(start / "stop", json.dumps({"until": signals.warned + self.warning_seconds}))
+        finally:
+            if self.ray is not None:
+                ray_nodes.dismiss(nodes, start)
+        if work.returncode not in (0, STOPPED, IDLE):
+            raise JobFailed(outcome(start) or f"the work ended with code {work.returncode}")
+        return work.returncode
+
+    def again(self, nodes: Nodes, start: Path, *, idle: bool) -> None:
+        """Back into the queue, unless that is not allowed or does not help."""
+        said = outcome(start)
+        counter = Path(self.folder) / f"idle-{nodes.job}"
+        count = int(counter.read_text()) + 1 if idle and counter.exists() else int(idle)
+        write(counter, str(count))
+        if count > self.idle_restarts:
+            raise JobFailed(f"{said}; {count} starts in a row kept nothing new, so the job is not started again")
+        if not self.requeue:
+            raise JobFailed(f"{said}; the same command goes on from there (launcher.requeue is off)")
+        log.info("%s; the job goes back into the queue", said)
+        done = subprocess.run(["scontrol", "requeue", nodes.job], capture_output=True, text=True)
+        if done.returncode:
+            raise JobFailed(f"{said}; Slurm does not requeue the job: {done.stderr.strip()}")
+        time.sleep(120)  # Slurm ends this process
+        raise SystemExit(STOPPED)
+
+
+class Signals:
+    """What Slurm has told this process. To be made in its main thread."""
+
+    def __init__(self) -> None:
+        self.warned: float | None = None
+        self.ended = False
+        signal.signal(signal.SIGUSR2, self._warn)
+        signal.signal(signal.SIGTERM, self._end)
+
+    def _warn(self, number: int, frame: FrameType | None) -> None:
+        self.warned = self.warned or time.time()
+
+    def _end(self, number: int, frame: FrameType | None) -> None:
+        self.ended = True
+
+    def check(self) -> None:
+        """Raises SystemExit when Slurm has asked for the end."""
+        if self.ended:
+            log.warning("Slurm ends the job")
+            raise SystemExit(128 + signal.SIGTERM)
+
+
+def work_environment(nodes: Nodes, temp: Path) -> dict[str, str]:
+    """The job's own, without what would point the work at another Ray."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return kept | {processes.MARK: nodes.mark, "TMPDIR": str(temp), "PYTHONPATH": python_path(os.environ)}
+
+
+def outcome(start: Path) -> str:
+    """What the work said last."""
+    try:
+        return str(json.loads((start / "outcome.json").read_text())["message"])
+    except (OSError, ValueError, KeyError):
+        return ""

@@ -1,0 +1,105 @@
+"""One start of a job, as each of its ranks sees it: who is where, what is shared, which processes belong to it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tbexp.training import processes
+
+log = logging.getLogger("tbexp.cluster")
+
+
+class JobFailed(RuntimeError):
+    """The job fails with this message, which `tbexp stages=[status]` shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """hosts: by rank, one rank a node. job: as `scontrol requeue` takes it. restarts: how often it was requeued."""
+
+    job: str
+    number: int
+    restarts: int
+    rank: int
+    hosts: tuple[str, ...]
+
+    @classmethod
+    def here(cls, environment: Mapping[str, str]) -> Nodes:
+        from submitit.slurm.slurm import _parse_node_list
+
+        array = environment.get("SLURM_ARRAY_JOB_ID")
+        number = environment["SLURM_JOB_ID"]
+        job = f"{array}_{environment['SLURM_ARRAY_TASK_ID']}" if array else number
+        return cls(
+            job=job,
+            number=int(number),
+            restarts=int(environment.get("SLURM_RESTART_COUNT", "0")),
+            rank=int(environment["SLURM_PROCID"]),
+            hosts=tuple(_parse_node_list(environment["SLURM_JOB_NODELIST"])),
+        )
+
+    @property
+    def host(self) -> str:
+        return self.hosts[self.rank]
+
+    @property
+    def start(self) -> str:
+        """Name of this start's folder, the same on all ranks."""
+        return f"{self.job}-{self.restarts}"
+
+    @property
+    def mark(self) -> str:
+        """What the processes of this start are found by."""
+        return f"s{self.job}-{self.restarts}"
+
+
+def address_of(host: str) -> str:
+    """IP address of a node. Slurm knows nodes by names that need not be in the name service."""
+    try:
+        return socket.gethostbyname(host)
+    except OSError:
+        command = ["scontrol", "-o", "show", "node", host]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return socket.gethostbyname(told.partition(" NodeAddr=")[2].split()[0])
+
+
+def spawn(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """A process that does not hear Slurm's warning, which is sent to every process of a job: the rank alone decides."""
+
+    def deaf() -> None:
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+
+    return subprocess.Popen(list(command), env=dict(environment), stdin=subprocess.DEVNULL, preexec_fn=deaf)
+
+
+@contextlib.contextmanager
+def scratch(nodes: Nodes) -> Iterator[Path]:
+    """A folder of this start on this node; gone in the end, with every process that carries the start's mark."""
+    temp = processes.temp_folder(nodes.mark)
+    processes.end(nodes.mark)
+    shutil.rmtree(temp, ignore_errors=True)
+    temp.mkdir(mode=0o700)
+    try:
+        yield temp
+    finally:
+        left = processes.end(nodes.mark)
+        if left:
+            log.info("%s: %d processes were ended", nodes.host, len(left))
+        shutil.rmtree(temp, ignore_errors=True)
+
+
+def write(file: Path, text: str, *, private: bool = False) -> None:
+    """The file is there with all of the text, or not at all. private: nobody else may ever read it."""
+    temporary = file.with_name(f".{file.name}.{socket.gethostname()}.{os.getpid()}")
+    temporary.touch(mode=0o600 if private else 0o644)
+    temporary.write_text(text)
+    temporary.rename(file)

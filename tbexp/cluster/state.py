@@ -1,0 +1,154 @@
+"""What became of jobs: their states, their errors, their end.
+
+Decided here: who is asked, the controller first (it knows what happens now, and forgets within minutes), then
+accounting where there is any, then the files of the job. An error is the work's own message, else the end of its log.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+ALIVE = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "RESIZING")
+LAST_LINES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """One job, or one of an array (`id` is then such as 12_3). error: of a failed one. log: of its first node."""
+
+    id: str
+    state: str
+    nodes: str
+    reason: str
+    restarts: int
+    log: Path
+    error: str = ""
+
+    @property
+    def alive(self) -> bool:
+        return self.state in ALIVE
+
+    @property
+    def failed(self) -> bool:
+        return not self.alive and self.state not in ("COMPLETED", "UNKNOWN")
+
+
+def states(job: str, folder: Path, tasks: int) -> list[JobState]:
+    """The states of a job with this id, by task of an array. tasks: how many it was submitted with; 1 is no array."""
+    names = [job] if tasks == 1 else [f"{job}_{i}" for i in range(tasks)]
+    known = from_controller(job) or from_accounting(job)
+    found = []
+    for name in names:
+        told = known.get(name, {})
+        state = told.get("state") or by_result(folder, name)
+        one = JobState(
+            id=name,
+            state=state,
+            nodes=told.get("nodes", ""),
+            reason=told.get("reason", ""),
+            restarts=int(told.get("restarts", "0")),
+            log=folder / f"{name}_0_log.out",
+        )
+        found.append(replace(one, error=error_of(folder, name, one)) if one.failed else one)
+    return found
+
+
+def from_controller(job: str) -> dict[str, dict[str, str]]:
+    """By job or array task, from `scontrol show job`; nothing when the controller has forgotten it."""
+    told = run(["scontrol", "-o", "show", "job", job])
+    found = {}
+    for line in told.splitlines():
+        fields = dict(re.findall(r"(\w+)=(\S*)", line))
+        if not fields.get("JobId"):
+            continue
+        entry = {
+            "state": fields.get("JobState", ""),
+            "nodes": "" if fields.get("NodeList") == "(null)" else fields.get("NodeList", ""),
+            "reason": "" if fields.get("Reason") in (None, "None") else fields["Reason"],
+            "restarts": fields.get("Restarts", "0"),
+        }
+        if "ArrayJobId" not in fields:
+            found[fields["JobId"]] = entry
+            continue
+        for task in numbers(fields.get("ArrayTaskId", "")):
+            found[f"{fields['ArrayJobId']}_{task}"] = entry
+    return found
+
+
+def from_accounting(job: str) -> dict[str, dict[str, str]]:
+    told = run(["sacct", "-X", "-n", "-P", "-o", "JobID,State,NodeList,Restarts", "-j", job])
+    found = {}
+    for line in told.splitlines():
+        name, state, nodes, restarts = [*line.split("|"), "", "", "", ""][:4]
+        if re.fullmatch(r"\d+(_\d+)?", name):
+            found[name] = {
+                "state": state.split()[0] if state else "",  # "CANCELLED by 1000"
+                "nodes": "" if nodes == "None assigned" else nodes,
+                "restarts": restarts if restarts.isdigit() else "0",
+            }
+    return found
+
+
+def numbers(tasks: str) -> list[int]:
+    """Slurm's 0-2,5%4 as 0, 1, 2, 5."""
+    found: list[int] = []
+    for part in tasks.partition("%")[0].split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit():
+            found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def by_result(folder: Path, name: str) -> str:
+    """From submitit's result, when Slurm knows nothing any more."""
+    result = folder / f"{name}_0_result.pkl"
+    if not result.exists():
+        return "UNKNOWN"
+    return "COMPLETED" if read_result(result)[0] == "success" else "FAILED"
+
+
+def error_of(folder: Path, name: str, state: JobState) -> str:
+    """The message of a job that failed."""
+    result = folder / f"{name}_0_result.pkl"
+    if result.exists():
+        kind, said = read_result(result)
+        if kind == "error":
+            return last_message(str(said))
+    for start in sorted(folder.glob(f"{name}-*/outcome.json"), reverse=True):
+        return str(json.loads(start.read_text()).get("message", ""))
+    lines = state.log.read_text(errors="replace").splitlines() if state.log.exists() else []
+    return "\n".join(lines[-LAST_LINES:]) or state.reason
+
+
+def read_result(file: Path) -> tuple[str, object]:
+    from submitit.core.utils import pickle_load
+
+    kind, said = pickle_load(file)
+    return str(kind), said
+
+
+def last_message(trace: str) -> str:
+    """The message at the end of a traceback, which may have several lines."""
+    lines = trace.rstrip().splitlines()
+    heads = [i for i, line in enumerate(lines) if re.match(r"[\w.]+(Error|Failed|Exit|Exception|Interrupt)\b", line)]
+    text = "\n".join(lines[heads[-1] :]) if heads else "\n".join(lines[-LAST_LINES:])
+    return re.sub(r"^[\w.]*JobFailed: ", "", text)
+
+
+def cancel(jobs: Iterable[str]) -> None:
+    """Ends jobs; those that have ended already are left alone."""
+    names = list(jobs)
+    if names:
+        subprocess.run(["scancel", *names], capture_output=True)
+
+
+def run(command: list[str]) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
