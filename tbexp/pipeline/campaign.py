@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tbexp.attempts import AttemptRow, AttemptStore
+from tbexp.attempts.store import Key
 from tbexp.config.schema import Config
 from tbexp.episode import Attempt, World, open_judge, open_user, run_attempt
 from tbexp.errors import UserError, WorldFailure, one_line
@@ -29,6 +30,28 @@ from tbexp.tasks import Task, is_benchmark
 log = logging.getLogger(__name__)
 
 GIVE_UP_AFTER = 20  # system errors in a row, with nothing clean between them
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Every `of`-th attempt of a campaign, from number `index` on: made by a job of its own, in files of its own."""
+
+    index: int
+    of: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.index}-of-{self.of}"
+
+
+def missing(store: AttemptStore, uids: Sequence[str], attempts: int, shard: Shard | None = None) -> list[Key]:
+    """What is not there yet. Shards of one campaign have nothing in common, whatever is there already."""
+    lacking = store.missing(uids, attempts)
+    if shard is None:
+        return lacking
+    place = {uid: number for number, uid in enumerate(sorted(uids))}
+    # Over tasks and attempts, so that shards are equally long and equally difficult.
+    return [(uid, n) for uid, n in lacking if (place[uid] + n) % shard.of == shard.index]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +72,16 @@ def run_campaign(
     policy: Policy,
     folder: Path,
     bar: Bar,
+    shard: Shard | None = None,
 ) -> CampaignResult:
-    """Fills `folder`'s store up to `attempts` per task.
+    """Fills `folder`'s store up to `attempts` per task, or a shard's part of it.
 
     Raises UserError for what the user can fix (a refused key), WorldFailure when nothing but system errors come back.
     """
-    with AttemptStore(folder) as store:
+    with AttemptStore(folder, shard=None if shard is None else shard.name) as store:
         store.refuse_foreign([task.uid for task in tasks])
         try:
-            return asyncio.run(_campaign(config, tasks, attempts, retries, servers, policy, store, bar))
+            return asyncio.run(_campaign(config, tasks, attempts, retries, servers, policy, store, bar, shard))
         except BaseExceptionGroup as group:
             raise _first(group) from group
 
@@ -71,11 +95,12 @@ async def _campaign(
     policy: Policy,
     store: AttemptStore,
     bar: Bar,
+    shard: Shard | None,
 ) -> CampaignResult:
     by_uid = {task.uid: task for task in tasks}
     benchmark = {task.uid for task in tasks if is_benchmark(task)}
     # Attempt by attempt, not task by task: whoever looks in between sees all tasks evenly covered.
-    waiting = sorted(store.missing(list(by_uid), attempts), key=lambda key: (key[1], key[0]))
+    waiting = sorted(missing(store, list(by_uid), attempts, shard), key=lambda key: (key[1], key[0]))
     queue = iter(waiting)
     tally = _Tally(bar, sum(r.passed is True for r in store.rows() if r.attempt < attempts))
     tally.clean = sum(r.clean for r in store.rows() if r.uid in by_uid and r.attempt < attempts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -43,6 +43,22 @@ class Untracked:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where stages run, as far as they have to know.
+
+    attempts: may missing attempts be made here; in a job of one CPU they are not, other jobs have made them.
+    ray: address of a running Ray for training. left: seconds until this process will be ended, None: not announced.
+    """
+
+    attempts: bool = True
+    ray: str | None = None
+    left: Callable[[], float | None] = lambda: None
+
+
+HERE = Place()
+
+
 @dataclass
 class Context:
     """One run. `seconds` by stage and `results` end in the manifest and the summary table."""
@@ -54,6 +70,7 @@ class Context:
     seconds: dict[str, float] = field(default_factory=dict)
     results: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    place: Place = HERE
 
     @property
     def store(self) -> Path:

@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 import tbexp
 from tbexp.config.schema import STAGES, Config
 from tbexp.errors import Problem, UserError
-from tbexp.pipeline.context import Context, Untracked
+from tbexp.pipeline.context import HERE, Context, Place, Untracked
 from tbexp.pipeline.files import read_json, sha256_of, write_json, write_whole
 from tbexp.pipeline.progress import Progress, clock
 
@@ -43,19 +43,27 @@ def run(config: Config, *, run_dir: Path, overrides: Sequence[str]) -> None:
     refuse_unbuilt(config)
     if config.dry_run:
         plan(config, run_dir)
-        return
+    elif config.launcher.kind == "slurm":
+        from tbexp.pipeline.submit import submit_run
+
+        submit_run(config, run_dir, overrides)
+    else:
+        run_here(config, run_dir=run_dir, overrides=overrides)
+
+
+def run_here(config: Config, *, run_dir: Path, overrides: Sequence[str], place: Place = HERE) -> None:
+    """Runs the config's stages in this process. Raises UserError, WorldFailure, and Stopped because of `place.left`."""
     from tbexp.tracking import open_run, ui_line
 
     quiet_environment()
     prepare(config, run_dir, overrides)
-    default_uri = f"sqlite:///{Path(config.store).resolve().parent / 'mlflow.db'}"
     try:
         with (
             FileLock(run_dir / ".lock", timeout=0),
             Progress() as progress,
             open_run(
                 config.tracking,
-                default_uri=default_uri,
+                default_uri=default_uri(config),
                 experiment=config.tracking.experiment or config.name,
                 run_name=run_dir.name,
                 run_key=f"{config.name}/{run_dir.name}",
@@ -63,7 +71,7 @@ def run(config: Config, *, run_dir: Path, overrides: Sequence[str]) -> None:
                 params=config.model_dump(mode="json", exclude={"stages", "force", "dry_run", "compare"}),
             ) as tracker,
         ):
-            context = Context(config=config, run_dir=run_dir, progress=progress, tracker=tracker)
+            context = Context(config=config, run_dir=run_dir, progress=progress, tracker=tracker, place=place)
             try:
                 run_stages(context)
             finally:  # what a comparison on another machine reads, of a run that failed too
@@ -80,11 +88,14 @@ def run(config: Config, *, run_dir: Path, overrides: Sequence[str]) -> None:
         progress.say(f"compare runs: {ui_line(uri)}")
 
 
+def default_uri(config: Config) -> str:
+    """The tracker of a config that names none."""
+    return f"sqlite:///{Path(config.store).resolve().parent / 'mlflow.db'}"
+
+
 def refuse_unbuilt(config: Config) -> None:
     """What the schema knows and no stage can do yet ends here, and is not run as something else."""
     problems = []
-    if config.launcher.kind != "local":
-        problems.append(Problem("submission to Slurm is not built yet", "launcher", "launcher=local"))
     if config.policy.kind == "scripted":
         problems.append(
             Problem("a scripted policy has no outputs outside tests", "policy", "policy=local or policy=chat")
@@ -115,6 +126,11 @@ def plan(config: Config, run_dir: Path) -> None:
             ["stage", "would do"],
             [(name, steps[name]) for name in STAGES if name in config.stages],
         )
+        if config.launcher.kind == "slurm":
+            from tbexp.pipeline.submit import planned
+
+            for line in planned(context):
+                progress.say(line)
 
 
 def run_stages(context: Context) -> None:
@@ -252,6 +268,11 @@ def _alone(config: Config, stages: Sequence[str], run_dir: Path) -> None:
         from tbexp.pipeline.comparing import compare
 
         compare(config, run_dir=run_dir)
+        return
+    if stages[0] in ("status", "cancel"):
+        from tbexp.pipeline import submitted
+
+        (submitted.status if stages[0] == "status" else submitted.cancel)(config, run_dir)
         return
     raise UserError(Problem(f"the stage {stages[0]} is not built yet", "stages"))
 

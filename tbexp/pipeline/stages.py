@@ -8,21 +8,63 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from tbexp.attempts import AttemptRow, AttemptStore, Counts, canonical, digest, read_counts
+from tbexp.attempts import AttemptRow, AttemptStore, Counts, digest, read_counts
 from tbexp.config.schema import Config
 from tbexp.errors import Problem, UserError, WorldFailure
 from tbexp.pipeline import identity
-from tbexp.pipeline.campaign import run_campaign
 from tbexp.pipeline.context import Context
 from tbexp.pipeline.files import link, read_json, write_json, write_whole
 from tbexp.pipeline.overlap import audit
+from tbexp.pipeline.sharing import Campaign, attempts_in
 from tbexp.tasks import Task, benchmark_uids, is_benchmark, refuse_benchmark
+
+if TYPE_CHECKING:
+    from tbexp.policy import Policy
+
+
+def probe_campaign(run: Context) -> Campaign:
+    tasks, probe = run.candidates, run.config.probe
+    if not tasks:
+        raise UserError(Problem("there are no candidate tasks to probe", "tasks.candidates"))
+    return Campaign("probe", probe_folder(run), tasks, probe.attempts, probe.retries, run.base_policy)
+
+
+def evaluate_campaign(run: Context, policy: str) -> Campaign:
+    """policy: base, or trained, whose training has to be finished."""
+    config, tasks = run.config, run.held_out
+    if not tasks:
+        raise UserError(Problem("there are no held-out tasks to evaluate", "tasks.held_out", "name a test list"))
+    if policy == "base":
+        who, make = run.base_identity, run.base_policy
+    else:
+        who, make = trained_policy(run)
+    folder = run.store / "evaluate" / identity.campaign_key(config, who, tasks, run.servers_digest(tasks))
+    return Campaign(f"evaluate {policy}", folder, tasks, config.evaluation.attempts, config.evaluation.retries, make)
+
+
+def trained_policy(run: Context) -> tuple[Any, Callable[[], Policy]]:
+    """Identity of the trained policy, and what makes it."""
+    from tbexp.pipeline import policies
+
+    config = run.config
+    folder, _, _ = training_folder(run)
+    result = read_json(folder / f"result-{config.training.steps}.json")
+    if result is None:
+        raise UserError(
+            Problem(
+                "there is no trained policy to evaluate",
+                "evaluation.policies",
+                "put train before evaluate, or evaluate the base policy alone: evaluation.policies=[base]",
+            )
+        )
+    weights = (folder / "chosen").resolve()
+    return identity.policy_identity(config, result["model"]), lambda: policies.local(config, weights)
 
 
 def probe(run: Context) -> None:
@@ -30,18 +72,15 @@ def probe(run: Context) -> None:
     if run.config.probe.rows:
         run.progress.say(f"probe: rows made elsewhere are used ({', '.join(run.config.probe.rows)}), nothing to do")
         return
-    tasks = run.candidates
-    if not tasks:
-        raise UserError(Problem("there are no candidate tasks to probe", "tasks.candidates"))
-    folder = probe_folder(run)
-    link(run.run_dir / "probe", folder)
-    rows = attempts_in(
-        run, "probe", folder, tasks, run.config.probe.attempts, run.config.probe.retries, run.base_policy
-    )
+    campaign = probe_campaign(run)
+    link(run.run_dir / "probe", campaign.folder)
+    rows = attempts_in(run, campaign)
     allowed = run.config.probe.max_system_error_share
     errors = sum(not row.clean for row in rows)
     run.tracker.metrics({"probe/pass_rate": rate(rows), "probe/attempts": len(rows), "probe/system_errors": errors})
-    run.results.append(("probe", f"{len(tasks)} tasks x {run.config.probe.attempts}: pass rate {rate(rows):.1%}"))
+    run.results.append(
+        ("probe", f"{len(campaign.tasks)} tasks x {run.config.probe.attempts}: pass rate {rate(rows):.1%}")
+    )
     if errors > allowed * len(rows):
         raise WorldFailure(
             f"{errors} of {len(rows)} probe attempts are system errors, allowed are {allowed:.0%} "
@@ -55,35 +94,6 @@ def probe_folder(run: Context) -> Path:
         / "probe"
         / identity.campaign_key(run.config, run.base_identity, run.candidates, run.servers_digest(run.candidates))
     )
-
-
-def attempts_in(
-    run: Context, name: str, folder: Path, tasks: Sequence[Task], attempts: int, retries: int, make_policy: Any
-) -> list[AttemptRow]:
-    """The rows of tasks x attempts, made where they are missing; the last row of what stays a system error."""
-    uids = [task.uid for task in tasks]
-    total = len(uids) * attempts
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / ".lock"):  # two runs that share this result: one makes it, the other waits and finds it
-        with AttemptStore(folder, read_only=True) as store:
-            missing = len(store.missing(uids, attempts))
-        bar = run.progress.stage(name, total, "attempts", done=total - missing)
-        if missing:
-            run_campaign(
-                run.config,
-                tasks=tasks,
-                attempts=attempts,
-                retries=retries,
-                servers=run.servers,
-                policy=make_policy(),
-                folder=folder,
-                bar=bar,
-            )
-            bar.done()
-        else:
-            bar.done("finished before, nothing to do")
-    with AttemptStore(folder, read_only=True) as store:
-        return canonical(row for row in store.rows() if row.attempt < attempts)
 
 
 def rate(rows: Sequence[AttemptRow]) -> float:
@@ -240,6 +250,8 @@ def train(run: Context) -> None:
                 root=run.root,
                 progress=on_progress,
                 metrics=on_metrics,
+                ray_address=run.place.ray,
+                left=run.place.left,
             )
         done = {
             "chosen_step": result.step,
@@ -266,7 +278,7 @@ def evaluate(run: Context) -> None:
         tasks = run.held_out
         if not tasks:
             raise UserError(Problem("there are no held-out tasks to evaluate", "tasks.held_out", "name a test list"))
-        rows_by_policy = {name: evaluate_policy(run, name, tasks) for name in config.evaluation.policies}
+        rows_by_policy = {name: evaluate_policy(run, name) for name in config.evaluation.policies}
     summarise(run, rows_by_policy, {task.uid: task.domain for task in tasks})
     write_tallies(run, rows_by_policy, tasks)
     shared = audit(run)
@@ -281,33 +293,10 @@ def foreign_evaluation(run: Context) -> tuple[dict[str, list[AttemptRow]], list[
     return {"rows": rows}, run.held_out
 
 
-def evaluate_policy(run: Context, name: str, tasks: Sequence[Task]) -> list[AttemptRow]:
-    config = run.config
-    if name == "base":
-        who, make = run.base_identity, run.base_policy
-    else:
-        from tbexp.pipeline import policies
-
-        folder, _, _ = training_folder(run)
-        result = read_json(folder / f"result-{config.training.steps}.json")
-        if result is None:
-            raise UserError(
-                Problem(
-                    "there is no trained policy to evaluate",
-                    "evaluation.policies",
-                    "put train before evaluate, or evaluate the base policy alone: evaluation.policies=[base]",
-                )
-            )
-        who = identity.policy_identity(config, result["model"])
-
-        def make() -> Any:
-            return policies.local(config, (folder / "chosen").resolve())
-
-    store = run.store / "evaluate" / identity.campaign_key(config, who, tasks, run.servers_digest(tasks))
-    link(run.run_dir / "evaluate" / name, store)
-    return attempts_in(
-        run, f"evaluate {name}", store, tasks, config.evaluation.attempts, config.evaluation.retries, make
-    )
+def evaluate_policy(run: Context, name: str) -> list[AttemptRow]:
+    campaign = evaluate_campaign(run, name)
+    link(run.run_dir / "evaluate" / name, campaign.folder)
+    return attempts_in(run, campaign)
 
 
 def summarise(run: Context, rows_by_policy: Mapping[str, Sequence[AttemptRow]], domains: Mapping[str, str]) -> None:

@@ -50,6 +50,18 @@ def ray_cpus(config: Config) -> int:
     return RAY_ENVIRONMENT_CPUS + 3 * ranks + (config.topology.agent_workers if config.topology.device == "cuda" else 0)
 
 
+def ray_cpus_of_a_node(config: Config) -> int | None:
+    """Logical CPUs of each node of a Ray of several, None: as many as it has.
+
+    On the CPU, devices are logical too, and verl would pack all trainer ranks onto one node: so a node gets the CPUs
+    for its own ranks, and a share of the others' that is too small for more ranks.
+    """
+    topology = config.topology
+    if topology.device != "cpu":
+        return None
+    return 3 * topology.gpus_per_node + math.ceil(RAY_ENVIRONMENT_CPUS / topology.nodes)
+
+
 def settings(config: Config, *, model_folder: Path, folder: Path) -> dict[str, Any]:
     """verl's keys (dotted) and our values for them. `folder`: the stage's; `run` writes the files named here."""
     cpu = config.topology.device == "cpu"

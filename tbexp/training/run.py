@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from tbexp.config.schema import Config
-from tbexp.errors import Problem, UserError, WorldFailure
-from tbexp.training import checkpoints, environment, mapping, processes, rows
+from tbexp.errors import Problem, Stopped, UserError, WorldFailure
+from tbexp.training import checkpoints, environment, mapping, processes, rows, stopping
 from tbexp.training.failures import FAILURES
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,7 @@ OBJECT_STORE_BYTES = 256 * 2**20
 
 Progress = Callable[[int, int, str], None]  # steps done, steps in all, what is happening
 Metrics = Callable[[Mapping[str, float], int], None]  # figures of a step
+Left = Callable[[], float | None]  # seconds until the end that someone has announced
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +61,14 @@ def train(
     root: Path | None = None,
     loop: str = LOOP,
     ray_address: str | None = None,
+    left: Left = lambda: None,
 ) -> TrainResult:
     """Trains to `config.training.steps` and exports the step that validated best to `folder/chosen`.
 
     folder: the stage's own; continued when it holds a part of this training. root: the dataset's folder, by default
-    `config.tasks.root`. loop: the agent loop's class. ray_address: a running Ray to use instead of a local one. Call
-    it from a thread that lives as long as the training. Raises UserError (configuration, verl missing), WorldFailure
+    `config.tasks.root`. loop: the agent loop's class. ray_address: a running Ray to use instead of a local one. left:
+    seconds until this process will be ended, None as long as nobody has said so. Call it from a thread that lives as
+    long as the training. Raises Stopped (because of `left`), UserError (configuration, verl missing), WorldFailure
     (system errors past the bound), RuntimeError (verl broke).
     """
     check(config, train_uids, validation_uids)
@@ -109,7 +112,9 @@ def train(
         )
         env = environment.for_driver(own, inherited=os.environ, joins=ray_address is not None)
         try:
-            run_verl(plan, env=env, temp=temp, report=report, log_file=work / "driver.log")
+            run_verl(plan, env=env, temp=temp, report=report, log_file=work / "driver.log", left=left)
+        except Stopped as stopped:
+            raise stopped_at(folder, report, start, str(stopped)) from None
         finally:
             processes.end(mark)
             shutil.rmtree(temp, ignore_errors=True)
@@ -193,8 +198,10 @@ def write_plan(
     return plan_file
 
 
-def run_verl(plan: Path, *, env: Mapping[str, str], temp: Path, report: Reporter, log_file: Path) -> None:
-    """Runs the driver to its end, handing on rows as they come."""
+def run_verl(
+    plan: Path, *, env: Mapping[str, str], temp: Path, report: Reporter, log_file: Path, left: Left = lambda: None
+) -> None:
+    """Runs the driver to its end, handing on rows as they come. Raises Stopped, with why, when `left` asks for it."""
     shutil.rmtree(temp, ignore_errors=True)
     temp.mkdir(mode=0o700)
     token = temp / "token"
@@ -202,6 +209,8 @@ def run_verl(plan: Path, *, env: Mapping[str, str], temp: Path, report: Reporter
     token.write_text(secrets.token_hex(32))
     outcome_file = plan.with_name("outcome.json")
     outcome_file.unlink(missing_ok=True)
+    (plan.parent / stopping.STOP).unlink(missing_ok=True)
+    request = Request(plan.parent, report, left)
     report.say("starting verl")
     with log_file.open("ab") as output:
         driver = subprocess.Popen(
@@ -216,6 +225,7 @@ def run_verl(plan: Path, *, env: Mapping[str, str], temp: Path, report: Reporter
             while driver.poll() is None:
                 time.sleep(POLL_SECONDS)
                 report.look()
+                request.look()
         finally:
             if driver.poll() is None:
                 driver.kill()
@@ -231,6 +241,49 @@ def run_verl(plan: Path, *, env: Mapping[str, str], temp: Path, report: Reporter
         raise WorldFailure(outcome["message"])
     if outcome["status"] != "done":
         raise RuntimeError(f"verl failed: {outcome['message']}\nits log: {log_file}")
+    if report.done() < report.steps:
+        raise RuntimeError(
+            f"verl ended at step {report.done()} of {report.steps} without an error, and made {report.made()} steps"
+            f"\nits log: {log_file}"
+        )
+
+
+class Request:
+    """Someone's wish that the training stops, from the moment it is heard of."""
+
+    def __init__(self, work: Path, report: Reporter, left: Left):
+        self._work, self._report, self._left = work, report, left
+        self._reached: int | None = None  # steps that were finished when it was heard of
+
+    def look(self) -> None:
+        """Raises Stopped, with the reason or none, when the training is to end now."""
+        seconds = self._left()
+        if seconds is None:
+            return
+        reached = self._report.done()
+        if self._reached is None:
+            self._reached = reached
+            needed = stopping.need(self._report.rows, self._report.since_row())
+            room = seconds - stopping.LEAVE_SECONDS
+            if needed is not None and needed > room:
+                raise Stopped(stopping.why(seconds, needed), kept=False)
+            stopping.tell(self._work)
+            self._report.say("stopping after this step")
+        elif reached > self._reached:
+            raise Stopped("", kept=True)
+        elif seconds < stopping.LEAVE_SECONDS:
+            raise Stopped("the step under way was not finished in time", kept=False)
+
+
+def stopped_at(folder: Path, report: Reporter, start: int, reason: str) -> Stopped:
+    """What is told of a training that stopped: where the next start goes on, and what that loses."""
+    report.look()
+    point, skipped = checkpoints.resume_point(folder / "checkpoints", rows.trained_steps(report.rows))
+    for sentence in skipped:
+        log.warning(sentence)
+    saved = point.step if point else 0
+    text = stopping.message(saved=saved, reached=report.done(), start=start, reason=reason)
+    return Stopped(text, kept=saved > start)
 
 
 class Reporter:
@@ -247,12 +300,14 @@ class Reporter:
         metrics: Metrics | None,
     ):
         self._folder = folder
-        self._steps = steps
+        self.steps = steps
         self._progress = progress
         self._metrics = metrics
         self._keep = keep
         self._trials = trials  # attempts of one validation
         self._seen = 0
+        self._row_at = time.monotonic()
+        self._start = 0
         self.fragment = folder / "verl" / "none"
         self.rows: dict[int, dict[str, float]] = {}
         self._merge()
@@ -262,11 +317,12 @@ class Reporter:
         number = len(rows.fragments(self._folder / "verl"))
         self.fragment = self._folder / "verl" / rows.fragment_name(number, step)
         self.fragment.touch()
+        self._start = step
         self._merge()
 
     def say(self, what: str) -> None:
         if self._progress:
-            self._progress(self._done(), self._steps, what)
+            self._progress(self.done(), self.steps, what)
 
     def look(self) -> None:
         """Reads what verl has written since the last look."""
@@ -274,13 +330,23 @@ class Reporter:
         if size == self._seen:
             return
         self._seen = size
+        self._row_at = time.monotonic()
         self._merge()
         self._hand_on()
         prune(self._folder, self.rows, self._keep, self._trials)
         self.say("training")
 
-    def _done(self) -> int:
+    def done(self) -> int:
+        """The last step that is finished and recorded."""
         return max(rows.trained_steps(self.rows), default=0)
+
+    def made(self) -> int:
+        """Steps of this start."""
+        return self.done() - self._start
+
+    def since_row(self) -> float:
+        """Seconds since the last row came, or since verl was started."""
+        return time.monotonic() - self._row_at
 
     def _merge(self) -> None:
         self.rows = rows.merge(rows.fragments(self._folder / "verl"))

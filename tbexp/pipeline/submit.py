@@ -1,0 +1,259 @@
+"""A run as Slurm jobs: which stages become which jobs, which jobs runs share, what each is told.
+
+    probe (array) -> select -> train (topology.nodes) -> evaluate trained (array) -> evaluate and report
+    evaluate base (array) ------------------------------------------------------/
+
+Decided here: attempts are made by arrays, whose jobs each fill a part of one store; the jobs of one CPU read what is
+there and never make attempts. An array belongs to the store that it fills: runs that need the same attempts wait for
+the same array, so a sweep has one probe. What is finished at submission gets no job. Nothing is ever submitted from
+inside a job.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from tbexp.attempts import AttemptStore
+from tbexp.cluster import JobSpec, NodeJob, Ray, batch_text, inside_job, states, submit
+from tbexp.config.schema import Config
+from tbexp.errors import Problem, UserError
+from tbexp.pipeline import stages
+from tbexp.pipeline.context import Context, Untracked
+from tbexp.pipeline.files import read_json, write_json
+from tbexp.pipeline.progress import Progress
+from tbexp.pipeline.sharing import Campaign
+
+RECORD = "jobs.json"  # in a run's folder slurm/: its jobs; in a store's: the array that fills it
+FOLDER = "slurm"
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A job before its submission. tells: what the plans of its work say besides the run. shared: filling a store."""
+
+    name: str
+    folder: Path
+    tells: tuple[dict[str, Any], ...]
+    after: tuple[str, ...] = ()
+    small: bool = False
+    nodes: int = 1
+    trains: bool = False
+    shared: bool = False
+
+
+def jobs_of(context: Context) -> list[Planned]:
+    """The jobs of a run, each after those that it waits for. What is finished already is left out."""
+    config = context.config
+    wanted, found = set(config.stages), []
+    folder = context.run_dir / FOLDER
+    early = [stage for stage in ("probe", "select") if stage in wanted]
+    if "probe" in wanted and not config.probe.rows:
+        found += array("probe", context, stages.probe_campaign(context).folder, "probe")
+    if early:
+        found.append(Planned("select", folder, (told(early),), names(found), small=True))
+    if "train" in wanted:
+        train = told(["train"])
+        found.append(Planned("train", folder, (train,), names(found)[-1:], nodes=config.topology.nodes, trains=True))
+    before = names(found)[-1:]
+    late = [stage for stage in ("evaluate", "report") if stage in wanted]
+    arrays: list[Planned] = []
+    if "evaluate" in wanted and not config.evaluation.rows:
+        for policy in config.evaluation.policies:
+            store = stages.evaluate_campaign(context, "base").folder if policy == "base" else folder
+            after = () if policy == "base" else before
+            arrays += array(f"evaluate {policy}", context, store, policy, after)
+    if late:
+        found += arrays
+        found.append(Planned("report", folder, (told(late),), (*before, *names(arrays)), small=True))
+    return found
+
+
+def names(jobs: Sequence[Planned]) -> tuple[str, ...]:
+    return tuple(job.name for job in jobs)
+
+
+def told(names_of_stages: list[str]) -> dict[str, Any]:
+    return {"stages": names_of_stages}
+
+
+def array(name: str, context: Context, folder: Path, campaign: str, after: tuple[str, ...] = ()) -> list[Planned]:
+    """The jobs that make a campaign's attempts; none when all are there."""
+    shared = campaign != "trained"
+    if shared and finished(context, stages_campaign(context, campaign)):
+        return []
+    of = context.config.launcher.shards or context.config.topology.nodes
+    tells = tuple({"campaign": campaign, "shard": index, "of": of} for index in range(of))
+    return [Planned(name, folder / FOLDER if shared else folder, tells, after, shared=shared)]
+
+
+def stages_campaign(context: Context, campaign: str) -> Campaign:
+    return stages.probe_campaign(context) if campaign == "probe" else stages.evaluate_campaign(context, campaign)
+
+
+def finished(context: Context, campaign: Campaign) -> bool:
+    if not campaign.folder.exists():
+        return False
+    with AttemptStore(campaign.folder, read_only=True) as store:
+        return not store.missing([task.uid for task in campaign.tasks], campaign.attempts)
+
+
+def spec_of(context: Context, job: Planned, plans: Sequence[Path]) -> JobSpec:
+    """The job as `cluster` takes it. plans: the files that its work will read."""
+    config = context.config
+    launcher, topology = config.launcher, config.topology
+    gpus = launcher.gpus_per_node
+    if gpus is None:
+        gpus = topology.gpus_per_node if topology.device == "cuda" else 0
+    ray = None
+    if job.trains:
+        from tbexp.training.mapping import ray_cpus_of_a_node
+
+        devices = max(gpus, topology.gpus_per_node)
+        ray = Ray(devices, ray_cpus_of_a_node(config), launcher.join_seconds)
+    work = tuple(
+        NodeJob(
+            plan=str(plan),
+            folder=str(job.folder),
+            ray=ray,
+            warning_seconds=float(launcher.signal_seconds),
+            requeue=launcher.requeue,
+            idle_restarts=launcher.idle_restarts,
+        )
+        for plan in plans
+    )
+    return JobSpec(
+        name=job.name,
+        title=f"{config.name} {job.name}".replace(" ", "-"),
+        work=work,
+        folder=job.folder,
+        nodes=job.nodes,
+        gpus=0 if job.small else gpus,
+        small=job.small,
+        after=job.after,
+    )
+
+
+def plan_files(job: Planned) -> list[Path]:
+    stem = job.name.replace(" ", "-")
+    if len(job.tells) == 1:
+        return [job.folder / f"{stem}.json"]
+    return [job.folder / f"{stem}-{number}.json" for number in range(len(job.tells))]
+
+
+def planned(context: Context) -> Iterator[str]:
+    """A dry run: the jobs as a table, then what sbatch would be given for each."""
+    jobs = jobs_of(context)
+    width = max((len(job.name) for job in jobs), default=0)
+    yield f"\n{len(jobs)} Slurm jobs"
+    for job in jobs:
+        spec = spec_of(context, job, plan_files(job))
+        size = f"{len(job.tells)} x " if len(job.tells) > 1 else ""
+        gpus = f", {spec.gpus} GPUs each" if spec.gpus else ""
+        after = f", after {' and '.join(job.after)}" if job.after else ""
+        yield f"{job.name:<{width}}  {size}{job.nodes} node{'s' if job.nodes > 1 else ''}{gpus}{after}"
+    for job in jobs:
+        yield f"\n# ---- {job.name}\n{batch_text(spec_of(context, job, plan_files(job)), context.config.launcher)}"
+
+
+def submit_run(config: Config, run_dir: Path, overrides: Sequence[str]) -> None:
+    """Submits the run's jobs and says how to follow them. Raises UserError; then nothing of the run is left queued."""
+    from tbexp.pipeline.run import default_uri, prepare
+    from tbexp.pipeline.submitted import alive, how_to_follow
+    from tbexp.tracking.address import tracker_uri
+
+    inside = inside_job(os.environ)
+    if inside is not None:
+        raise UserError(
+            Problem(
+                f"this is inside the Slurm job {inside}, from which nothing is submitted",
+                "launcher",
+                "submit from a login node; launcher=local runs in this job",
+            )
+        )
+    uri = tracker_uri(config.tracking, default_uri(config))  # its complaints belong here, not on a node
+    prepare(config, run_dir, overrides)
+    with Progress() as progress, FileLock(run_dir / ".submit.lock"):
+        running = alive(run_dir)
+        if running:
+            raise UserError(
+                Problem(
+                    f"jobs of this run are in the queue already: {', '.join(running)}",
+                    "launcher",
+                    "stages=[status] shows them, stages=[cancel] ends them",
+                )
+            )
+        context = Context(config, run_dir, progress, Untracked())
+        for stage in config.force:
+            stages.forget(context, stage)
+        jobs = jobs_of(context)
+        record: list[dict[str, Any]] = []
+        try:
+            for job in jobs:
+                ids = [entry["id"] for entry in record if entry["name"] in job.after]
+                record.append(submit_one(context, job, ids, overrides))
+                write_json(run_dir / FOLDER / RECORD, {"jobs": record})
+        except UserError:
+            from tbexp.pipeline.submitted import withdraw
+
+            withdraw(run_dir)
+            raise
+        for line in how_to_follow(config, run_dir, record, uri):
+            progress.say(line)
+
+
+def submit_one(context: Context, job: Planned, after: Sequence[str], overrides: Sequence[str]) -> dict[str, Any]:
+    """One job's entry in the record. An array that fills a store and is under way already is not submitted again."""
+    job.folder.mkdir(parents=True, exist_ok=True)
+    if not job.shared:
+        return entry(context, job, after, overrides)
+    with FileLock(job.folder / ".lock"):
+        known = read_json(job.folder / RECORD)
+        users: list[str] = []
+        if known and any(state.alive for state in states(known["id"], job.folder, known["tasks"])):
+            users = known["runs"]
+        else:
+            known = entry(context, job, after, overrides)
+        runs = sorted({*users, str(context.run_dir)})
+        write_json(job.folder / RECORD, {**known, "runs": runs})
+        return {**known, "name": job.name, "shared": bool(users)}
+
+
+def entry(context: Context, job: Planned, after: Sequence[str], overrides: Sequence[str]) -> dict[str, Any]:
+    config = context.config.model_copy(update={"force": []})
+    plans = plan_files(job)
+    for file, tells in zip(plans, job.tells, strict=True):
+        plan = {
+            "config": config.model_dump(mode="json"),
+            "run_dir": str(context.run_dir),
+            "folder": str(Path.cwd()),
+            "overrides": list(overrides),
+            **tells,
+        }
+        write_json(file, plan)
+    spec = spec_of(context, job, plans)
+    number = submit(spec, context.config.launcher, after)
+    return {
+        "name": job.name,
+        "id": number,
+        "tasks": len(spec.work),
+        "nodes": spec.nodes,
+        "folder": str(job.folder),
+        "after": list(job.after),
+        "stores": job.shared,
+        "shared": False,
+    }
+
+
+def read_plan(file: Path) -> dict[str, Any]:
+    plan: dict[str, Any] = json.loads(file.read_text())
+    return plan
+
+
+__all__ = ["FOLDER", "RECORD", "jobs_of", "planned", "read_plan", "submit_run"]

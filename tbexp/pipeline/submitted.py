@@ -1,0 +1,130 @@
+"""stages=[status] and stages=[cancel]: what became of a run's jobs, on stdout.
+
+Decided here: which runs are meant (the one that the command line names, or all of its experiment if that one was never
+submitted), and that a shared array ends only with the last run that waits for it.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from tbexp.cluster import JobState, states
+from tbexp.cluster import cancel as end_jobs
+from tbexp.config.schema import Config
+from tbexp.errors import Problem, UserError
+from tbexp.pipeline.files import read_json, write_json
+from tbexp.pipeline.progress import Progress
+from tbexp.pipeline.submit import FOLDER, RECORD
+
+
+def status(config: Config, run_dir: Path) -> None:
+    """Every job with its state; of failed ones the error and the log."""
+    with Progress(sys.stdout) as progress:
+        for run in runs_meant(run_dir):
+            rows, errors = [], []
+            for job in jobs_of(run):
+                for state in states(job["id"], Path(job["folder"]), job["tasks"]):
+                    rows.append(row(job, state))
+                    if state.failed:
+                        errors.append((job["name"], state))
+            progress.table(short(run), ["job", "id", "state", "where", "log"], rows)
+            for name, state in errors:
+                progress.say(f"{name} ({state.id}) {state.state}: {state.error}\n  log: {short(state.log)}")
+            told = read_json(run / "tracking" / "mlflow_run.json")
+            if told and told.get("run_id"):
+                progress.say(f"MLflow run {told['run_id']} at {told.get('uri')}")
+
+
+def row(job: Mapping[str, Any], state: JobState) -> tuple[str, str, str, str, str]:
+    name = f"{job['name']} (shared)" if job["shared"] else job["name"]
+    again = f", started {state.restarts + 1} times" if state.restarts else ""
+    return name, state.id, f"{state.state}{again}", state.nodes or state.reason, short(state.log)
+
+
+def cancel(config: Config, run_dir: Path) -> None:
+    """Ends what is queued or running."""
+    with Progress(sys.stdout) as progress:
+        for run in runs_meant(run_dir):
+            ended = withdraw(run)
+            progress.say(f"{short(run)}: " + (f"cancelled {', '.join(ended)}" if ended else "nothing is running"))
+
+
+def withdraw(run: Path) -> list[str]:
+    """Cancels the run's jobs that are alive, and arrays that no other run waits for; their names."""
+    ended: dict[str, str] = {}
+    for job in jobs_of(run):
+        if not any(state.alive for state in states(job["id"], Path(job["folder"]), job["tasks"])):
+            continue
+        if job["stores"]:
+            with FileLock(Path(job["folder"]) / ".lock"):
+                shared = read_json(Path(job["folder"]) / RECORD)
+                others = [other for other in shared["runs"] if other != str(run)]
+                write_json(Path(job["folder"]) / RECORD, {**shared, "runs": others})
+            if any(alive(Path(other), besides=job["id"]) for other in others):
+                continue
+        ended[job["id"]] = f"{job['name']} ({job['id']})"
+    end_jobs(reversed(list(ended)))  # who waits first, so that nobody is started meanwhile
+    return list(ended.values())
+
+
+def alive(run: Path, besides: str = "") -> list[str]:
+    """Names of the run's own jobs that are queued or running."""
+    return [
+        f"{job['name']} ({job['id']})"
+        for job in jobs_of(run)
+        if job["id"] != besides
+        and not job["stores"]
+        and any(state.alive for state in states(job["id"], Path(job["folder"]), job["tasks"]))
+    ]
+
+
+def jobs_of(run: Path) -> list[dict[str, Any]]:
+    record = read_json(run / FOLDER / RECORD)
+    return list(record["jobs"]) if record else []
+
+
+def runs_meant(run_dir: Path) -> list[Path]:
+    if jobs_of(run_dir):
+        return [run_dir]
+    found = sorted(run_dir.parent.glob(f"*/{FOLDER}/{RECORD}")) if run_dir.parent.is_dir() else []
+    if not found:
+        raise UserError(
+            Problem(f"no run in {run_dir.parent} was submitted", "stages", "submit one first: launcher=slurm")
+        )
+    return [file.parent.parent for file in found]
+
+
+def how_to_follow(config: Config, run_dir: Path, record: Sequence[Mapping[str, Any]], uri: str | None) -> Iterator[str]:
+    """What a submission says."""
+    from tbexp.tracking import ui_line
+
+    yield f"submitted {config.name} ({run_dir.name})" if record else f"{config.name}: there is nothing to submit"
+    for job in record:
+        tasks = f", array of {job['tasks']}" if job["tasks"] > 1 else ""
+        nodes = f", {job['nodes']} nodes" if job["nodes"] > 1 else ""
+        after = f", after {' and '.join(job['after'])}" if job["after"] else ""
+        shared = ", shared with another run" if job["shared"] else ""
+        yield f"  {job['id']}  {job['name']}{tasks}{nodes}{after}{shared}"
+    yield f"folder: {short(run_dir)}"
+    if uri is not None:
+        yield f"MLflow: run {run_dir.name} of {config.tracking.experiment or config.name}; {ui_line(uri)}"
+    words = [word for word in (run_dir / "overrides.txt").read_text().splitlines() if not word.startswith("stages=")]
+    command = shlex.join(["tbexp", *words])
+    yield f"follow: {command} 'stages=[status]'"
+    yield f"cancel: {command} 'stages=[cancel]'"
+    if record:
+        yield f"logs: {short(Path(record[-1]['folder']))}/*_log.out"
+
+
+def short(path: Path) -> str:
+    """Relative to where one is, if it is below."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
