@@ -39,6 +39,7 @@ def toy_config(**changes: dict[str, Any]) -> Config:
         "evaluation": {"name": "toy"},
         "prices": {"name": "none", "dated": "2026-01-01"},
         "tracking": {"name": "none", "kind": "none"},
+        "compare": {"name": "baseline"},
     }
     for group, change in changes.items():
         groups[group] = {**groups[group], **change}
