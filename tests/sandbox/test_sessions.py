@@ -47,12 +47,16 @@ def test_sessions_share_no_state_and_draw_no_equal_numbers(in_sandbox):
 
 def test_at_most_so_many_sessions_live_at_once(server, config):
     live = most = 0
+    full = asyncio.Event()
 
     async def one(sandbox):
         nonlocal live, most
         async with sandbox.session(STOCK, []):
             live += 1
             most = max(most, live)
+            if live == 3:
+                full.set()
+            await full.wait()
             await asyncio.sleep(0.02)
             live -= 1
 
