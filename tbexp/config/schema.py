@@ -76,7 +76,8 @@ class TasksConfig(Group):
     name: str
     root: str | None = None  # folder in ThinkingBox format; null: the sample domain that ships with tbexp
     agent: str = "agent"  # stem of dataset/agent/<agent>.yaml
-    candidates: str | list[str] | None = None  # test list file, selectors, or null: every task that is not held out
+    # A test list, a test file or a folder of them; or selectors; null: every task that is not held out.
+    candidates: str | list[str] | None = None
     # The tasks of evaluate, never probed, never trained on; null: none, of the sample domain those that it ships.
     held_out: str | list[str] | None = None
     format_query: bool = True  # fill in {init[...]} where a task asks for it; false: never, as ThinkingBox does

@@ -111,17 +111,22 @@ class Context:
 
     def _tasks(self, wanted: str | Sequence[str] | None, key: str) -> list[Task]:
         selectors: list[str] | None = None
+        within: Path | None = None
         if isinstance(wanted, str):
             file = Path(wanted)
-            if not file.is_absolute() and not file.exists():
-                file = self.root / wanted
+            places = [file, self.root / wanted, self.root / "dataset" / "test_case" / wanted]
+            file = next((place for place in places if place.exists()), file)
             if not file.exists():
-                raise UserError(Problem(f"there is no test list {wanted}", key, "name a file that exists"))
-            selectors = read_selectors(file)
+                fix = "name a test list, a test file, or a folder of test files"
+                raise UserError(Problem(f"there is no test list {wanted}", key, fix))
+            if file.is_dir() or file.suffix == ".py":
+                within = file
+            else:
+                selectors = read_selectors(file)
         elif wanted is not None:
             selectors = list(wanted)
         settings = self.config.tasks
-        return load_tasks(self.root, settings.agent, selectors, format_query=settings.format_query)
+        return load_tasks(self.root, settings.agent, selectors, within=within, format_query=settings.format_query)
 
     @cached_property
     def servers(self) -> dict[str, Server]:

@@ -25,27 +25,33 @@ from tbexp.tasks.test_files import Case, TestFile
 
 
 def load_tasks(
-    root: Path, agent: str, selectors: Sequence[str] | None = None, *, format_query: bool = True
+    root: Path,
+    agent: str,
+    selectors: Sequence[str] | None = None,
+    *,
+    within: Path | None = None,
+    format_query: bool = True,
 ) -> list[Task]:
     """The tasks of a dataset, hydrated.
 
     root: a folder with `dataset/`, the dataset folder itself, or a .jsonl file of hydrated tasks (whose agent is in
     each row, so `agent` is not used). selectors: which tasks, in this order; None: all, sorted by uid, without skipped
-    ones. format_query: False takes this field from every task, as ThinkingBox does. UserError with all problems at
-    once, each with file and line, and the nearest names of an unknown selector.
+    ones, or, where `within` is a test file or a folder of them, all in there. format_query: False takes this field
+    from every task, as ThinkingBox does. UserError with all problems at once, each with file and line, and the nearest
+    names of an unknown selector.
     """
     root = Path(root)
-    tasks = _from_rows(root, selectors) if root.suffix == ".jsonl" else _from_folder(root, agent, selectors)
+    tasks = _from_rows(root, selectors) if root.suffix == ".jsonl" else _from_folder(root, agent, selectors, within)
     return tasks if format_query else [replace(task, format_query=False) for task in tasks]
 
 
-def _from_folder(root: Path, agent: str, selectors: Sequence[str] | None) -> list[Task]:
+def _from_folder(root: Path, agent: str, selectors: Sequence[str] | None, within: Path | None) -> list[Task]:
     problems: list[Problem] = []
     dataset = Dataset(root, problems)
     tasks: list[Task] = []
     if not problems:
         read_agent = definitions.read_agent(dataset.folder, agent, problems)
-        chosen = dataset.all_cases() if selectors is None else dataset.chosen(selectors)
+        chosen = dataset.all_cases(within) if selectors is None else dataset.chosen(selectors)
         tasks = [task for task in (dataset.task(file, case, read_agent) for file, case in chosen) if task]
         if selectors is None:
             tasks = sorted((task for task in tasks if not task.tags.skip), key=lambda task: task.uid)
@@ -56,7 +62,7 @@ def _from_folder(root: Path, agent: str, selectors: Sequence[str] | None) -> lis
     if problems:
         raise UserError(_once(problems))
     if selectors is None and not tasks:
-        raise UserError(Problem("no test is in this folder", str(dataset.folder / "test_case")))
+        raise UserError(Problem("no test is here", str(within or dataset.folder / "test_case")))
     return tasks
 
 
@@ -107,12 +113,14 @@ class Dataset:
             self._files[path] = TestFile(path, self.problems)
         return self._files[path]
 
-    def all_cases(self) -> list[tuple[TestFile, Case]]:
-        """Every test of the folder; two tests of one uid are a problem."""
+    def all_cases(self, within: Path | None) -> list[tuple[TestFile, Case]]:
+        """Every test of the folder, or of a part of it; two tests of one uid are a problem."""
         found: dict[str, str] = {}
         cases = []
         for paths in self._index.values():
             for path in paths:
+                if within is not None and not path.resolve().is_relative_to(within.resolve()):
+                    continue
                 for case in self.file(path).cases(self.file(path).names):
                     uid, where = f"{path.name}:{case.name}", case.block.at()
                     if uid in found:

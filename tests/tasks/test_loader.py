@@ -153,6 +153,19 @@ def test_selectors_keep_their_order_and_a_named_test_must_exist(root):
     assert "selected twice" in problems(root, *["shop_orders_v2.py:test_one"] * 2)[0]
 
 
+def test_all_tests_of_a_file_or_a_folder_can_be_taken(root):
+    write(root, {"test_case/more/other.py": PYTHON, "test_case/more/deep/third.py": PYTHON})
+    folder = root / "dataset" / "test_case"
+
+    def found(place):
+        return [task.uid for task in load_tasks(root, "helper", within=folder / place)]
+
+    assert found("more/other.py") == ["other.py:test_one", "other.py:test_two"]
+    assert found("more") == [f"{file}.py:test_{name}" for file in ("other", "third") for name in ("one", "two")]
+    with pytest.raises(UserError, match="no test is here"):
+        found("shop.py")
+
+
 def test_a_selector_is_reported_where_its_list_has_it(root, tmp_path):
     listed = tmp_path / "list.yaml"
     listed.write_text("# first\n- shop_orders_v2.py:test_one\n- shop_orders_v2.py:test_nine\n")
