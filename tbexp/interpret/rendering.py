@@ -4,7 +4,9 @@ Decided here: how new messages are appended so that the tokens of a turn begin w
 what the model produced. Rendering the whole conversation anew would not give that (templates drop reasoning of
 earlier turns, and decoded text need not encode back to the same tokens). So the template renders only the new
 messages, behind a fixed dummy conversation that ends in an assistant turn, and what follows that turn is the
-difference. Left to others: producing tokens (policy), and what the text means (reading.py).
+difference. What users, tools and earlier turns of the agent say never becomes a special token, whatever it spells
+(spelling.py); system messages and tools are the experimenter's own and may. Left to others: producing tokens (policy),
+and what the text means (reading.py).
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Any
 from tbexp.errors import UserError
 from tbexp.interpret.messages import Message, Reading, ToolCall, ToolSpec
 from tbexp.interpret.reading import THINK_OPEN, read
+from tbexp.interpret.spelling import Spelling
 
 _SENTINEL = "QZ7dummyQZ7"  # a text that neither templates nor conversations contain
 _PREFIXES_KEPT = 32  # system prompts with their tools; a dataset has one per scenario
@@ -53,6 +56,7 @@ class Renderer:
         self._shows_tools = False
         special = sorted((t for t in tokenizer.get_added_vocab() if t), key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, special))) if special else None
+        self._spelling = Spelling(tokenizer)
         self.end_text, self.end_ids = self._end_of_turn()
         self._ends = {tuple(self.end_ids)}
         if tokenizer.eos_token_id is not None:
@@ -106,7 +110,7 @@ class Renderer:
             raise RenderMismatch(turn, length, f"the end token {self.end_text!r} of the assistant's turn", "missing")
         cut += len(self.end_text)
         start = self._dummy(text[:cut])
-        whole = self.encode(text)
+        whole = self._spelling.encode(text)
         if whole[: len(start)] != start:
             at = next(
                 (i for i, (a, b) in enumerate(zip(start, whole, strict=False)) if a != b), min(len(start), len(whole))
@@ -120,7 +124,7 @@ class Renderer:
         if ids is None:
             if len(self._dummies) > 4096:  # tool names and call ids vary; what is dropped is encoded again
                 self._dummies.clear()
-            ids = self._dummies[text] = self.encode(text)
+            ids = self._dummies[text] = self._spelling.encode(text)
         return ids
 
     def _end_of_turn(self) -> tuple[str, list[int]]:
@@ -137,18 +141,18 @@ class Renderer:
         for prefix, ids in reversed(self._prefixes.items()):
             if text.startswith(prefix):
                 self._prefixes.move_to_end(prefix)
-                return ids + self.encode(text[len(prefix) :])
-        whole = self.encode(text)
+                return ids + self._spelling.encode(text[len(prefix) :])
+        whole = self._spelling.encode(text)
         first = next((m.content for m in messages if m.role != "system" and m.content.strip()), None)
-        place = text.rfind(first.strip()) if first else -1
+        place = text.rfind(self._spelling.cover(first.strip())) if first else -1
         cut = (
             max((m.start() for m in self._special.finditer(text, 0, place)), default=0)
             if place > 0 and self._special
             else 0
         )
         if cut:
-            ids = self.encode(text[:cut])
-            if ids + self.encode(text[cut:]) == whole:  # special tokens are cut out before anything is merged
+            ids = self._spelling.encode(text[:cut])
+            if ids + self._spelling.encode(text[cut:]) == whole:  # special tokens are cut out before anything is merged
                 self._prefixes[text[:cut]] = ids
                 if len(self._prefixes) > _PREFIXES_KEPT:
                     self._prefixes.popitem(last=False)
@@ -172,11 +176,18 @@ class Renderer:
             self._merges_systems[with_tools] = not all(part in text for part in parts)
         return self._merges_systems[with_tools]
 
+    def _covered(self, message: Message) -> dict[str, Any]:
+        """A message as the template takes it, where nothing that others wrote spells a special token."""
+        chat = chat_message(message)
+        if message.role == "system":
+            return chat
+        return {key: value if key == "role" else self._spelling.cover_all(value) for key, value in chat.items()}
+
     def _template(self, messages: Sequence[Message], tools: Sequence[ToolSpec], *, prompt: bool = True) -> str:
         try:
             return str(
                 self.tokenizer.apply_chat_template(
-                    [chat_message(m) for m in messages],
+                    [self._covered(m) for m in messages],
                     tools=[chat_tool(t) for t in tools] or None,
                     add_generation_prompt=prompt,
                     tokenize=False,
