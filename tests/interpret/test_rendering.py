@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tbexp.errors import UserError
 from tbexp.interpret import Message, Renderer, RenderMismatch, ToolCall, ToolSpec, render_call
 
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<think>", "</think>"]
 
@@ -61,23 +61,8 @@ TEMPLATES = {
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    model = Tokenizer(models.BPE())
-    model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    model.decoder = decoders.ByteLevel()
-    corpus = [
-        f"user assistant system rent machine {a} for {a * 7} days <function=rent> <parameter=days>\n"
-        for a in range(200)
-    ]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    model.train_from_iterator(
-        corpus, trainers.BpeTrainer(vocab_size=500, special_tokens=SPECIAL, initial_alphabet=alphabet)
-    )
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=model, eos_token="<|im_end|>", pad_token="<|endoftext|>", additional_special_tokens=SPECIAL
-    )
+def tokenizer(byte_level):
+    return byte_level(SPECIAL)
 
 
 def renderer(tokenizer, template: str) -> Renderer:
