@@ -10,7 +10,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from tbexp.errors import WorldError
 
@@ -126,8 +126,7 @@ class Connection(asyncio.Protocol):
     # --- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # of whatever loop: uvloop's transports are no subclass
 
     def data_received(self, data: bytes) -> None:
         if self.broken is not None:
