@@ -34,7 +34,7 @@ import uuid
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
@@ -129,7 +129,7 @@ class Index:
         length = Counter[int]()
         for (column, place), n in self.lengths.items():
             length[place] += n if column in columns else 0
-        for word in {word for word, _, _ in words_of([(query,)], 1)}:
+        for word in query_words(query):
             times = Counter[int]()
             for (column, place), n in self.found.get(word, {}).items():
                 times[place] += n if column in columns else 0
@@ -139,6 +139,12 @@ class Index:
                 norm = 1.2 * (0.25 + 0.75 * length[place] / mean)
                 scores[place] = scores.get(place, 0.0) + weight * n * 2.2 / (n + norm)
         return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+
+
+@lru_cache(4096)
+def query_words(query: str) -> tuple[str, ...]:
+    """The different words of a query: 0.8 ms of SQLite, and policies ask the same again and again."""
+    return tuple(dict.fromkeys(word for word, _, _ in words_of([(query,)], 1)))
 
 
 def text_of(value: Any) -> str:

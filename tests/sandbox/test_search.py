@@ -9,7 +9,10 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
@@ -217,6 +220,28 @@ def test_a_search_that_dies_is_a_system_error_of_the_sessions_that_used_it_and_t
                 assert json.loads(await session.call("look_up", {"query": "refund"}))[0] == "returns.md"
 
     asyncio.run(go())
+
+
+def test_the_search_ends_with_a_parent_that_is_killed():
+    script = (
+        "import asyncio, os, signal\n"
+        "from tbexp.sandbox.search import EmbeddedSearch\n"
+        "async def go():\n"
+        "    search = EmbeddedSearch(4, 60)\n"
+        "    await search.ready()\n"
+        "    print(search.port, flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "asyncio.run(go())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert done.returncode == -signal.SIGKILL
+    for _ in range(500):
+        try:
+            socket.create_connection(("127.0.0.1", int(done.stdout)), 20).close()
+        except ConnectionRefusedError:
+            return
+        time.sleep(0.02)
+    raise AssertionError("the search outlived its parent")
 
 
 @contextlib.contextmanager
