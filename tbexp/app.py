@@ -1,22 +1,37 @@
 """The command `tbexp`: Hydra composes, all is checked at once, then it runs; errors become exit codes.
 
 Decided here: that nothing is written before all checks have passed, and how an ending looks: 0 done, 1 a defect of
-tbexp (traceback in the log file), 2 the user can fix it, 3 the world failed, 130 interrupted. Left to others: what a
-stage does (`pipeline`).
+tbexp (traceback in the log file), 2 the user can fix it, 3 the world failed, 130 interrupted. Of a sweep, a mistake in
+some jobs leaves the others alone; what is wrong with every job ends the command. Left to others: what a stage does, and
+what a sweep's jobs have in common (`pipeline`).
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tbexp.errors import Problem, UserError, WorldFailure, one_line
+from tbexp.errors import (
+    DEFECT,
+    DONE,
+    INTERRUPTED,
+    USER,
+    WORLD,
+    Ending,
+    Problem,
+    UserError,
+    WorldFailure,
+    one_line,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -25,14 +40,14 @@ if TYPE_CHECKING:
 
     from tbexp.config.compose import Composer
     from tbexp.config.schema import Config
-
-DONE, DEFECT, USER, WORLD, INTERRUPTED = 0, 1, 2, 3, 130
+    from tbexp.pipeline.context import InSweep
+    from tbexp.pipeline.inputs import Inputs
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    return ending(lambda: command(words))
+    return ending(lambda: command(words)).code
 
 
 def command(words: list[str]) -> int:
@@ -51,7 +66,7 @@ def command(words: list[str]) -> int:
     parser = get_args_parser()
     parser.prog = "tbexp"
     parser.error = not_understood  # type: ignore[method-assign]
-    args = parser.parse_args(words)
+    args = parser.parse_intermixed_args(words)  # so that -m may stand between overrides
     if args.info or args.hydra_help or args.shell_completion:
         return hydra_itself(words)
     refused = [
@@ -83,57 +98,113 @@ def composed_command(args: argparse.Namespace) -> int:
         overrides.append(f"hydra.searchpath=[file://{folder}]")
     with opened(conf_folder(), overrides) as compose:
         multirun = args.multirun or "hydra.mode=MULTIRUN" in overrides
+        if multirun:
+            refuse_other_sweepers(compose, overrides)
         jobs = checked(compose, overrides, multirun=multirun, here=args.cfg is None)
         if args.cfg is not None:
             show(args, overrides)
             return DONE
+        inputs = new_inputs()
+        jobs = readable(jobs, inputs)
         if multirun:
-            return run_all(overrides, jobs)
-        config, run_dir = jobs[0]
-        if is_alone(config) or config.dry_run:  # neither writes into a run's folder
-            pipeline_run()(config, run_dir=run_dir, overrides=overrides)
-            return DONE
-        return run_one(overrides, run_dir)
+            return run_all(compose(overrides, multirun=True), overrides, jobs, inputs)
+        return run_one(jobs[0], inputs)
 
 
 # -- checks
 
 
-def checked(compose: Composer, overrides: list[str], *, multirun: bool, here: bool) -> list[tuple[Config, Path]]:
-    """The config and folder of each job. Raises UserError with every problem of all of them. Writes nothing.
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """One job: what Hydra composed of its overrides, None if it refused; what is wrong with it."""
+
+    overrides: tuple[str, ...]
+    hydra: DictConfig | None
+    config: Config | None
+    run_dir: Path | None
+    problems: tuple[Problem, ...]
+
+
+def checked(compose: Composer, overrides: list[str], *, multirun: bool, here: bool) -> list[Composed]:
+    """Each job with its problems. Raises UserError when the command is wrong or no job is right, with every problem of
+    all of them. Writes nothing.
 
     here: whether this machine has to have what the config names.
     """
-    from tbexp.config.checks import check_here
     from tbexp.config.compose import plain
-    from tbexp.config.overrides import composed_with, judge
-    from tbexp.config.validate import validate
+    from tbexp.config.overrides import judge
 
     judged = judge(compose, overrides, multirun=multirun)
-    problems = list(judged.problems)
     shipped = plain(compose([]))
-    jobs: list[tuple[Config, Path]] = []
-    for job in jobs_of(compose, judged.good) if multirun else [judged.good]:
-        result = composed_with(compose, job)
-        if isinstance(result, Problem):
-            problems.append(result)
-            continue
-        composed, values = result
-        config, found = validate(values, shipped)
-        problems += found
-        if config is None:
-            continue
-        run_dir = folder_of(composed, config, multirun=multirun)
-        if isinstance(run_dir, Problem):
-            problems.append(run_dir)
-            continue
-        if here and not config.dry_run:
-            told = " ".join(problem.where for problem in problems)
-            problems += [problem for problem in check_here(config, run_dir) if problem.where not in told]
-        jobs.append((config, run_dir))
-    if problems:
-        raise UserError(dict.fromkeys(problems))
+    good = [line for line in overrides if line in judged.good]  # in the order given, which is that of the jobs
+    each = jobs_of(compose, good) if multirun else [good]
+    master = compose(good, multirun=True) if multirun else None
+    jobs = [compose_job(compose, job, shipped, master=master, number=n, here=here) for n, job in enumerate(each)]
+    if judged.problems:
+        raise UserError(dict.fromkeys([*judged.problems, *(problem for job in jobs for problem in job.problems)]))
+    return unless_all_wrong(jobs)
+
+
+def unless_all_wrong(jobs: list[Composed]) -> list[Composed]:
+    if all(job.problems for job in jobs):
+        raise UserError(dict.fromkeys(problem for job in jobs for problem in job.problems))
     return jobs
+
+
+def compose_job(
+    compose: Composer,
+    job: list[str],
+    shipped: Mapping[str, Any],
+    *,
+    master: DictConfig | None,
+    number: int,
+    here: bool,
+) -> Composed:
+    """master: the multirun that the job is one of."""
+    from omegaconf import OmegaConf, open_dict, read_write
+
+    from tbexp.config.checks import check_here
+    from tbexp.config.overrides import composed_with
+    from tbexp.config.validate import validate
+
+    result = composed_with(compose, job)
+    if isinstance(result, Problem):
+        return Composed(tuple(job), None, None, None, (result,))
+    made, values = result
+    if master is not None:
+        OmegaConf.set_cache(made, OmegaConf.get_cache(master))  # so that ${now:} is one time for all jobs
+        with read_write(made.hydra.job), open_dict(made.hydra.job):
+            made.hydra.job.id, made.hydra.job.num = str(number), number
+    config, problems = validate(values, shipped)
+    run_dir: Path | None = None
+    if config is not None:
+        folder = folder_of(made, config, multirun=master is not None)
+        if isinstance(folder, Problem):
+            problems.append(folder)
+        else:
+            run_dir = folder
+            if here and not config.dry_run:
+                told = " ".join(problem.where for problem in problems)
+                problems += [problem for problem in check_here(config, folder) if problem.where not in told]
+    return Composed(tuple(job), made, config, run_dir, tuple(problems))
+
+
+def readable(jobs: list[Composed], inputs: Inputs) -> list[Composed]:
+    """The jobs with what is wrong with their tasks and rows. Raises UserError when no job is right."""
+    from tbexp.pipeline.inputs import problems_of
+
+    return unless_all_wrong(
+        [
+            job if job.problems or job.config is None else replace(job, problems=tuple(problems_of(job.config, inputs)))
+            for job in jobs
+        ]
+    )
+
+
+def new_inputs() -> Inputs:
+    from tbexp.pipeline.inputs import Inputs
+
+    return Inputs()
 
 
 def jobs_of(compose: Composer, overrides: list[str]) -> list[list[str]]:
@@ -142,29 +213,55 @@ def jobs_of(compose: Composer, overrides: list[str]) -> list[list[str]]:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     sweeper = compose(overrides, multirun=True).hydra.sweeper
-    swept = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
-    parsed = OverridesParser.create(compose.loader).parse_overrides([*swept, *overrides])
+    parser = OverridesParser.create(compose.loader)
+    given = parser.parse_overrides(overrides)
+    # A key that the command sets is not swept over by the ready sweep that it names.
+    set_here = {override.key_or_group for override in given}
+    swept = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items() if key not in set_here]
+    parsed = parser.parse_overrides([*swept, *overrides])
     return [list(job) for batch in BasicSweeper.split_arguments(parsed, None) for job in batch]
+
+
+def refuse_other_sweepers(compose: Composer, overrides: list[str]) -> None:
+    """The jobs are run here, so a sweeper or launcher of Hydra's that was chosen would be passed over in silence."""
+    chosen = [line for line in overrides if line.lstrip("+").startswith(("hydra/sweeper=", "hydra/launcher="))]
+    wrong = [line for line in chosen if line.partition("=")[2] != "basic" and known(compose, line)]
+    if wrong:
+        fix = "leave it out; the jobs run one after the other, each with the launcher of the group launcher"
+        raise UserError([Problem("tbexp runs the jobs of a sweep itself", line, fix) for line in wrong])
+
+
+def known(compose: Composer, line: str) -> bool:
+    group, _, option = line.lstrip("+").partition("=")
+    return option in compose.options(group)
 
 
 def folder_of(composed: DictConfig, config: Config, *, multirun: bool) -> Path | Problem:
     """Where Hydra will run this job."""
-    from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     from tbexp.config.compose import register_resolvers, run_id_of
 
-    HydraConfig.instance().set_config(composed)
     keys = ("hydra.sweep.dir", "hydra.sweep.subdir") if multirun else ("hydra.run.dir",)
     # A config with wrong values has no identity of its own; the one made of mended values will do for the checks.
     OmegaConf.register_new_resolver("run_id", lambda: run_id_of(config), replace=True)
     try:
-        return Path(*(str(OmegaConf.select(composed, key)) for key in keys)).absolute()
+        return Path(*(selected(composed, key) for key in keys)).absolute()
     except OmegaConfBaseException as error:
         return Problem(str(error).splitlines()[0], keys[0], "only keys that exist can stand in ${...}")
     finally:
         register_resolvers()
+
+
+def selected(composed: DictConfig | None, key: str) -> str:
+    """A value of Hydra's own, resolved."""
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf
+
+    assert composed is not None
+    HydraConfig.instance().set_config(composed)
+    return str(OmegaConf.select(composed, key))
 
 
 def is_alone(config: Config) -> bool:
@@ -211,53 +308,105 @@ def hydra_itself(words: list[str]) -> int:
 # -- running
 
 
-def run_one(overrides: list[str], run_dir: Path) -> int:
-    make(run_dir)
-    codes: list[int] = []
-    hydra().run(config_name="config", task_function=job(codes), overrides=[*overrides, "hydra.mode=RUN"])
-    return codes[0]
+def run_one(job: Composed, inputs: Inputs) -> int:
+    assert job.run_dir is not None
+    if not leaves_nothing(job):
+        make(job.run_dir, "hydra.run.dir")
+    with callbacks(job.hydra, "run") as called:
+        return in_hydra(job, inputs, called, "hydra.run.dir").code
 
 
-def run_all(overrides: list[str], jobs: Sequence[tuple[Config, Path]]) -> int:
+def run_all(master: DictConfig, overrides: list[str], jobs: Sequence[Composed], inputs: Inputs) -> int:
     """A job that fails leaves the others alone; the worst of their exit codes is the command's."""
-    for _, run_dir in jobs:
-        make(run_dir.parent)
-    codes: list[int] = []
-    hydra().multirun(config_name="config", task_function=job(codes), overrides=[*overrides, "hydra.mode=MULTIRUN"])
-    failed = sum(code != DONE for code in codes)
-    if failed:
-        say(f"tbexp: {failed} of {len(codes)} jobs failed")
-    return next((code for code in (DEFECT, WORLD, USER) if code in codes), DONE)
+    from tbexp.pipeline.sweep import Job, run_sweep, sweep_name, worst
+
+    tell_of_mistakes(jobs)
+    right = [job for job in jobs if not job.problems]
+    with callbacks(master, "multirun") as called:
+
+        def run_job(job: Composed, place: InSweep | None = None) -> Ending:
+            return in_hydra(job, inputs, called, "hydra.sweep.dir", "hydra.sweep.subdir", place)
+
+        if all(leaves_nothing(job) for job in right):
+            return worst([USER if job.problems else run_job(job).code for job in jobs])
+        told = [Job(job.overrides, job.config, job.run_dir, job.problems) for job in jobs]
+        place = Path(selected(right[0].hydra, "hydra.sweep.dir")).absolute()
+        folder = place / sweep_name(told, ready_sweep(overrides))
+        make(folder, "hydra.sweep.dir")
+        return run_sweep(
+            told, folder=folder, overrides=overrides, run_job=lambda number, place: run_job(jobs[number], place)
+        )
 
 
-def make(folder: Path) -> None:
+def tell_of_mistakes(jobs: Sequence[Composed]) -> None:
+    wrong = [job for job in jobs if job.problems]
+    if wrong:
+        lines = [f"  - {' '.join(job.overrides)}\n      {problem}" for job in wrong for problem in job.problems]
+        say("\n".join([f"tbexp: {len(wrong)} of {len(jobs)} jobs cannot run, the others go on", *lines]))
+
+
+def ready_sweep(overrides: Sequence[str]) -> str | None:
+    """The option of +sweep=."""
+    chosen = [line.partition("=")[2] for line in overrides if line.lstrip("+").startswith("sweep=")]
+    return chosen[0] if chosen and re.fullmatch(r"[\w-]+", chosen[0]) else None
+
+
+def leaves_nothing(job: Composed) -> bool:
+    """Whether it writes into no run folder."""
+    return job.config is not None and (is_alone(job.config) or job.config.dry_run)
+
+
+@contextmanager
+def callbacks(config: DictConfig | None, what: str) -> Iterator[Any]:
+    """Hydra's callbacks, told of the start and the end of a run or a multirun."""
+    from hydra._internal.callbacks import Callbacks
+
+    called = Callbacks(config)
+    getattr(called, f"on_{what}_start")(config=config, config_name="config")
+    yield called
+    ended = {"job_return": None} if what == "run" else {}
+    getattr(called, f"on_{what}_end")(config=config, config_name="config", **ended)
+
+
+def make(folder: Path, key: str) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(
-            Problem(f"{folder} cannot be made: {error.strerror}", "hydra.run.dir", "name another folder")
-        ) from error
+        raise UserError(Problem(f"{folder} cannot be made: {error.strerror}", key, "name another folder")) from error
 
 
-def job(codes: list[int]) -> Callable[[DictConfig], None]:
-    """What Hydra calls for each job; appends the exit code, since Hydra would print a traceback."""
+def in_hydra(
+    job: Composed,
+    inputs: Inputs,
+    called: Any,
+    dir_key: str,
+    subdir_key: str | None = None,
+    place: InSweep | None = None,
+) -> Ending:
+    """Runs one job as Hydra would: in its folder, with its log file and the callbacks `called`."""
+    from hydra.core.utils import run_job
+    from hydra.types import HydraContext
 
-    def work(values: DictConfig) -> None:
-        from hydra.core.hydra_config import HydraConfig
+    assert job.hydra is not None
+    overrides = [str(line) for line in job.hydra.hydra.overrides.task]
+    more = {} if place is None else {"sweep": place}
 
-        from tbexp.config.compose import plain
-        from tbexp.config.validate import validated
+    def work() -> int:
+        pipeline_run()(job.config, run_dir=job.run_dir, overrides=overrides, inputs=inputs, **more)
+        return DONE
 
-        settings = HydraConfig.get()
-        overrides = [str(line) for line in settings.overrides.task]
-
-        def run() -> int:
-            pipeline_run()(validated(plain(values)), run_dir=Path(settings.runtime.output_dir), overrides=overrides)
-            return DONE
-
-        codes.append(ending(run, catch_interrupts=False))
-
-    return work
+    if leaves_nothing(job):
+        return ending(work, catch_interrupts=False)
+    endings: list[Ending] = []
+    run_job(
+        # Hydra would print a traceback of what its task raises, so it is given nothing to catch.
+        task_function=lambda _: endings.append(ending(work, catch_interrupts=False)),
+        config=job.hydra,
+        job_dir_key=dir_key,
+        job_subdir_key=subdir_key,
+        hydra_context=HydraContext(config_loader=hydra().config_loader, callbacks=called),
+    )
+    return endings[0]
 
 
 def pipeline_run() -> Callable[..., None]:
@@ -269,34 +418,35 @@ def pipeline_run() -> Callable[..., None]:
 # -- endings
 
 
-def ending(work: Callable[[], int], *, catch_interrupts: bool = True) -> int:
+def ending(work: Callable[[], int], *, catch_interrupts: bool = True) -> Ending:
     """The exit code of what `work` does, its error told in one message."""
     try:
-        return work()
+        return Ending(work())
     except UserError as error:
         many = len(error.problems) > 1
         head = f"tbexp: {len(error.problems)} problems\n" if many else "tbexp: "
         bullet = "  - " if many else ""
         say(head + "\n".join(f"{bullet}{problem}" for problem in error.problems))
         keep(error)
-        return USER
+        return Ending(USER, "; ".join(problem.short for problem in error.problems))
     except WorldFailure as error:
         say(f"tbexp: {error}")
         keep(error)
-        return WORLD
+        return Ending(WORLD, str(error))
     except KeyboardInterrupt:
         if not catch_interrupts:
             raise
         say("tbexp: interrupted; the same command goes on from here")
-        return INTERRUPTED
+        return Ending(INTERRUPTED)
     except BrokenPipeError:  # whoever read our output has gone
         sys.stderr.close()
-        return DONE
+        return Ending(DONE)
     except Exception as error:
         log_file = keep(error) or keep_aside(error)
         first = (str(error).splitlines() or [""])[0]
-        say(f"tbexp: unexpected {type(error).__name__}: {first[:300]} (traceback: {log_file})")
-        return DEFECT
+        said = f"unexpected {type(error).__name__}: {first[:300]} (traceback: {log_file})"
+        say(f"tbexp: {said}")
+        return Ending(DEFECT, said)
 
 
 def say(text: str) -> None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+DONE, DEFECT, USER, WORLD, INTERRUPTED = 0, 1, 2, 3, 130  # exit codes of a command
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -23,9 +25,21 @@ class Problem:
     where: str = ""
     fix: str = ""
 
+    @property
+    def short(self) -> str:
+        """Without the fix, on one line."""
+        return f"{self.where}: {self.what}" if self.where else self.what
+
     def __str__(self) -> str:
-        head = f"{self.where}: {self.what}" if self.where else self.what
-        return f"{head}\n      fix: {self.fix}" if self.fix else head
+        return f"{self.short}\n      fix: {self.fix}" if self.fix else self.short
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a job ended: its exit code, and what was said about it."""
+
+    code: int
+    said: str = ""
 
 
 class UserError(Exception):

@@ -96,7 +96,7 @@ def main(arguments: list[str]) -> int:
             raise
         return 0
 
-    return ending(told)
+    return ending(told).code
 
 
 def note(start: Path, message: str) -> None:

@@ -115,7 +115,9 @@ MISTAKES: list[tuple[list[str], list[str]]] = [
     (["--config-name=x"], ["--config-name"]),
     (["--config-dir=nowhere"], ["--config-dir", "no folder"]),
     (["--nonsense"], ["--nonsense", "tbexp --help"]),
-    (["-m", "seed=1,x"], ["seed: 'x' must be a whole number"]),
+    (["-m", "seed=y,x"], ["2 problems", "seed: 'x' must be a whole number", "seed: 'y' must"]),
+    (["-m", "seed=1,2", "group.size=1"], ["tbexp: group.size: 1 must be"]),
+    (["-m", "seed=1,2", "hydra/launcher=basic", "hydra/sweeper=optuna"], ["hydra/sweeper", "optuna"]),
     (["-m", "group=one,won"], ["'won'", "did you mean one?"]),
     (["-m", "hydra.verbose=true,false"], ["hydra.verbose", "swept"]),
 ]
@@ -176,7 +178,7 @@ class Recorder:
         self.calls: list[tuple[Any, Path, list[str]]] = []
         self.ends = ends
 
-    def __call__(self, config: Any, *, run_dir: Path, overrides: list[str]) -> None:
+    def __call__(self, config: Any, *, run_dir: Path, overrides: list[str], inputs: Any, sweep: Any = None) -> None:
         self.calls.append((config, run_dir, list(overrides)))
         error = self.ends(config) if callable(self.ends) and not isinstance(self.ends, type) else self.ends
         if error is not None:
@@ -222,7 +224,7 @@ def test_a_stage_on_its_own_makes_no_folder(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_each_job_of_a_multirun_has_the_folder_it_would_have_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, sweep = run(monkeypatch, "-m", "seed=1,2", "experiment=laptop,smoke")
+    _, sweep = run(monkeypatch, "tracking=none", "-m", "seed=1,2", "experiment=laptop,smoke")
     _, alone = run(monkeypatch, "seed=2", "experiment=smoke")
     assert [(c.seed, c.name) for c, _, _ in sweep.calls] == [(s, n) for s in (1, 2) for n in ("laptop", "smoke")]
     assert sweep.calls[-1][1] == alone.calls[0][1]
@@ -234,10 +236,29 @@ def test_a_failed_job_leaves_the_others_alone(
     def ends(config: Any) -> Exception | None:
         return {1: WorldFailure("no servers"), 2: UserError("wrong")}.get(config.seed)
 
-    code, recorder = run(monkeypatch, "-m", "seed=1,2,3", ends=ends)
+    code, recorder = run(monkeypatch, "tracking=none", "-m", "seed=1,2,3", ends=ends)
     assert (code, len(recorder.calls)) == (3, 3)
     err = capsys.readouterr().err
-    assert "no servers" in err and "wrong" in err and "2 of 3 jobs failed" in err and "Traceback" not in err
+    assert (
+        "no servers" in err
+        and "wrong" in err
+        and "3 jobs, 1 done, 1 mistake, 1 world failed" in err
+        and "Traceback" not in err
+    )
+
+
+def test_a_ready_sweep_gives_way_to_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    words = ["-m", "+sweep=thresholds", "buckets.bands.often.upper=0.85", "tracking=none", "stages=[probe]"]
+    code, recorder = run(monkeypatch, *words)
+    edges = [(c.buckets.bands.rarely.upper, c.buckets.bands.often.upper) for c, _, _ in recorder.calls]
+    assert (code, edges) == (0, [(edge, 0.85) for edge in (0.05, 0.08, 0.12, 0.15)])
+    assert len(list((tmp_path / "outputs" / "laptop").glob("sweep-thresholds-*/jobs.csv"))) == 1
+
+
+def test_hydra_numbers_the_jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    words = ["tracking=none", "-m", "seed=5,6", "hydra.sweep.dir=here", "hydra.sweep.subdir=${hydra:job.num}"]
+    _, recorder = run(monkeypatch, *words)
+    assert [run_dir for _, run_dir, _ in recorder.calls] == [tmp_path / "here" / "0", tmp_path / "here" / "1"]
 
 
 @pytest.mark.parametrize(

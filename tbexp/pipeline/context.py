@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tbexp.config.schema import Config
 from tbexp.errors import Problem, UserError
 from tbexp.pipeline import identity
+from tbexp.pipeline.inputs import Inputs, root_of
 from tbexp.pipeline.progress import Progress
-from tbexp.tasks import Task, load_tasks, read_selectors
+from tbexp.tasks import Task
 
 if TYPE_CHECKING:
     from tbexp.policy import Policy
@@ -59,6 +60,17 @@ class Place:
 HERE = Place()
 
 
+@dataclass(frozen=True, slots=True)
+class InSweep:
+    """A run's place among the jobs of a sweep. sweep: the sweep's name. name: what tells the run from the others, which
+    the tracker shows instead of the folder's name.
+    """
+
+    parent_run_id: str | None
+    sweep: str
+    name: str
+
+
 @dataclass
 class Context:
     """One run. `seconds` by stage and `results` end in the manifest and the summary table."""
@@ -67,10 +79,13 @@ class Context:
     run_dir: Path
     progress: Progress
     tracker: Tracker
+    inputs: Inputs = field(default_factory=Inputs)
+    given: str = ""  # hash of what the stages are given
     seconds: dict[str, float] = field(default_factory=dict)
     results: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     place: Place = HERE
+    sweep: InSweep | None = None
 
     @property
     def store(self) -> Path:
@@ -78,67 +93,27 @@ class Context:
 
     # -- tasks
 
-    @cached_property
+    @property
     def root(self) -> Path:
         """The dataset's folder."""
-        if self.config.tasks.root is not None:
-            return Path(self.config.tasks.root)
-        from tbexp.samples import data_root
+        return root_of(self.config)
 
-        return data_root()
-
-    @cached_property
+    @property
     def held_out(self) -> list[Task]:
-        return self._tasks(self.config.tasks.held_out, "tasks.held_out") if self.config.tasks.held_out else []
+        return self.inputs.held_out(self.config)
 
     @cached_property
     def candidates(self) -> list[Task]:
         """The tasks that are probed, never a held-out one."""
-        chosen = self._tasks(self.config.tasks.candidates, "tasks.candidates")
-        held_out = {task.uid for task in self.held_out}
-        if self.config.tasks.candidates is None:
-            return [task for task in chosen if task.uid not in held_out]
-        both = sorted(task.uid for task in chosen if task.uid in held_out)
-        if both:
-            raise UserError(
-                Problem(
-                    f"{len(both)} tasks are both candidates and held out: {', '.join(both[:5])}",
-                    "tasks.candidates",
-                    "take them out of one of the two lists",
-                )
-            )
-        return chosen
+        return self.inputs.candidates(self.config)
 
-    def _tasks(self, wanted: str | Sequence[str] | None, key: str) -> list[Task]:
-        selectors: list[str] | None = None
-        within: Path | None = None
-        if isinstance(wanted, str):
-            file = Path(wanted)
-            places = [file, self.root / wanted, self.root / "dataset" / "test_case" / wanted]
-            file = next((place for place in places if place.exists()), file)
-            if not file.exists():
-                fix = "name a test list, a test file, or a folder of test files"
-                raise UserError(Problem(f"there is no test list {wanted}", key, fix))
-            if file.is_dir() or file.suffix == ".py":
-                within = file
-            else:
-                selectors = read_selectors(file)
-        elif wanted is not None:
-            selectors = list(wanted)
-        settings = self.config.tasks
-        return load_tasks(self.root, settings.agent, selectors, within=within, format_query=settings.format_query)
-
-    @cached_property
+    @property
     def servers(self) -> dict[str, Server]:
-        from tbexp.sandbox import servers_of
-
-        return servers_of(self.config.sandbox, self.root, self.config.tasks.server_python)
+        return self.inputs.servers(self.config)
 
     def servers_digest(self, tasks: Sequence[Task]) -> str:
         """Identity of the servers that tasks need: their entries and source files."""
-        from tbexp.sandbox import servers_digest
-
-        return servers_digest(self.servers, {name for task in tasks for name in task.server_names()})
+        return self.inputs.servers_digest(self.config, tasks)
 
     # -- the base model
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tbexp.config.schema import Config
 from tbexp.pipeline.campaign import Shard
-from tbexp.pipeline.context import Context, Place, Untracked
+from tbexp.pipeline.context import Context, InSweep, Place, Untracked
 from tbexp.pipeline.progress import Progress
 from tbexp.pipeline.run import quiet_environment, run_here
 from tbexp.pipeline.sharing import attempts_of_shard
@@ -19,7 +19,8 @@ def run_stages(config: Config, plan: Mapping[str, Any], *, ray: str | None, left
     """The plan's stages, in the run's folder. Attempts are not made here: the jobs before have made them."""
     part = config.model_copy(update={"stages": plan["stages"]})
     place = Place(attempts=False, ray=ray, left=left)
-    run_here(part, run_dir=Path(plan["run_dir"]), overrides=plan["overrides"], place=place)
+    sweep = InSweep(**plan["sweep"]) if plan["sweep"] else None
+    run_here(part, run_dir=Path(plan["run_dir"]), overrides=plan["overrides"], place=place, sweep=sweep)
 
 
 def make_part(config: Config, plan: Mapping[str, Any]) -> None:

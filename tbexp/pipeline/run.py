@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import logging
 import os
@@ -19,9 +20,12 @@ from filelock import FileLock, Timeout
 import tbexp
 from tbexp.config.schema import STAGES, Config
 from tbexp.errors import Problem, UserError
-from tbexp.pipeline.context import HERE, Context, Place, Untracked
+from tbexp.pipeline.context import HERE, Context, InSweep, Place, Untracked
 from tbexp.pipeline.files import read_json, sha256_of, write_json, write_whole
+from tbexp.pipeline.finished import given, is_finished
+from tbexp.pipeline.inputs import Inputs, reads_servers
 from tbexp.pipeline.progress import Progress, clock
+from tbexp.tracking import all_sent, open_run, tracker_uri, ui_line
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +35,14 @@ PACKAGES = (
 )
 
 
-def run(config: Config, *, run_dir: Path, overrides: Sequence[str]) -> None:
+def run(
+    config: Config,
+    *,
+    run_dir: Path,
+    overrides: Sequence[str],
+    inputs: Inputs | None = None,
+    sweep: InSweep | None = None,
+) -> None:
     """Runs the config's stages in `run_dir`, continuing what is there.
 
     Raises UserError (exit 2) and WorldFailure (exit 3).
@@ -41,51 +52,77 @@ def run(config: Config, *, run_dir: Path, overrides: Sequence[str]) -> None:
         _alone(config, alone, run_dir)
         return
     refuse_unbuilt(config)
+    inputs = inputs or Inputs()
     if config.dry_run:
-        plan(config, run_dir)
+        plan(config, run_dir, inputs)
     elif config.launcher.kind == "slurm":
         from tbexp.pipeline.submit import submit_run
 
-        submit_run(config, run_dir, overrides)
+        submit_run(config, run_dir, overrides, sweep)
     else:
-        run_here(config, run_dir=run_dir, overrides=overrides)
+        run_here(config, run_dir=run_dir, overrides=overrides, inputs=inputs, sweep=sweep)
 
 
-def run_here(config: Config, *, run_dir: Path, overrides: Sequence[str], place: Place = HERE) -> None:
-    """Runs the config's stages in this process. Raises UserError, WorldFailure, and Stopped because of `place.left`."""
-    from tbexp.tracking import open_run, ui_line
+def run_here(
+    config: Config,
+    *,
+    run_dir: Path,
+    overrides: Sequence[str],
+    place: Place = HERE,
+    inputs: Inputs | None = None,
+    sweep: InSweep | None = None,
+) -> None:
+    """Runs the config's stages in this process. Raises UserError, WorldFailure, and Stopped because of `place.left`.
 
+    A job of a sweep that was finished before does nothing.
+    """
     quiet_environment()
-    prepare(config, run_dir, overrides)
-    try:
-        with (
-            FileLock(run_dir / ".lock", timeout=0),
-            Progress() as progress,
-            open_run(
-                config.tracking,
-                default_uri=default_uri(config),
-                experiment=config.tracking.experiment or config.name,
-                run_name=run_dir.name,
-                run_key=f"{config.name}/{run_dir.name}",
-                folder=run_dir / "tracking",
-                params=config.model_dump(mode="json", exclude={"stages", "force", "dry_run", "compare"}),
-            ) as tracker,
-        ):
-            context = Context(config=config, run_dir=run_dir, progress=progress, tracker=tracker, place=place)
-            try:
-                run_stages(context)
-            finally:  # what a comparison on another machine reads, of a run that failed too
-                for name in ("config.yaml", "manifest.json"):
-                    if (run_dir / name).exists():
-                        tracker.artifact(run_dir / name)
-            summary(context)
-            uri = tracker.uri
-    except Timeout:
-        raise UserError(
-            Problem(f"another process is running in {run_dir}", "hydra.run.dir", "wait for it, or stop it")
-        ) from None
-    if uri is not None:
-        progress.say(f"compare runs: {ui_line(uri)}")
+    key = f"{config.name}/{run_dir.name}"
+    parent = sweep.parent_run_id if sweep else None
+    with Progress() as progress:
+        context = Context(config, run_dir, progress, Untracked(), inputs or Inputs(), place=place)
+        context.given = given(config, context.model_key if uses_model(config) else None, context.inputs)
+        uri = tracker_uri(config.tracking, default_uri(config))
+        if sweep and is_finished(run_dir, config, context.given):
+            tracked = run_dir / "tracking"
+            if uri is None or all_sent(tracked, uri=uri, run_key=key, parent_run_id=parent):
+                progress.say(f"{run_dir.name}: finished before, nothing to do")
+                return
+        prepare(config, run_dir, overrides)
+        try:
+            with (
+                FileLock(run_dir / ".lock", timeout=0),
+                open_run(
+                    config.tracking,
+                    default_uri=default_uri(config),
+                    experiment=config.tracking.experiment or config.name,
+                    run_name=sweep.name if sweep else run_dir.name,
+                    run_key=key,
+                    folder=run_dir / "tracking",
+                    params=config.model_dump(mode="json", exclude={"stages", "force", "dry_run", "compare"}),
+                    parent_run_id=parent,
+                    tags={f"tbexp.sweep.{sweep.sweep}": "job"} if sweep else {},
+                ) as tracker,
+            ):
+                context.tracker = tracker
+                try:
+                    run_stages(context)
+                finally:  # what a comparison on another machine reads, of a run that failed too
+                    for name in ("config.yaml", "manifest.json"):
+                        if (run_dir / name).exists():
+                            tracker.artifact(run_dir / name)
+                summary(context, table=sweep is None)
+        except Timeout:
+            raise UserError(
+                Problem(f"another process is running in {run_dir}", "hydra.run.dir", "wait for it, or stop it")
+            ) from None
+        if uri is not None and sweep is None:
+            progress.say(f"compare runs: {ui_line(uri)}")
+
+
+def uses_model(config: Config) -> bool:
+    """Whether the base model's weights are used, or their attempts are."""
+    return config.policy.kind != "chat" and reads_servers(config)
 
 
 def default_uri(config: Config) -> str:
@@ -104,10 +141,10 @@ def refuse_unbuilt(config: Config) -> None:
         raise UserError(problems)
 
 
-def plan(config: Config, run_dir: Path) -> None:
+def plan(config: Config, run_dir: Path, inputs: Inputs) -> None:
     """dry_run: what the stages would do, on stdout. Reads the tasks, writes nothing, starts nothing."""
     with Progress(sys.stdout) as progress:
-        context = Context(config, run_dir, progress, Untracked())
+        context = Context(config, run_dir, progress, Untracked(), inputs)
         candidates, held_out, k = context.candidates, context.held_out, config.evaluation.attempts
         group, training = config.group, config.training
         rows = config.probe.rows
@@ -122,7 +159,7 @@ def plan(config: Config, run_dir: Path) -> None:
             "report": str(run_dir / "report" / "report.html"),
         }
         progress.table(
-            f"plan of {config.name} in {_short(run_dir)}; nothing was run",
+            f"plan of {config.name} in {short_path(run_dir)}; nothing was run",
             ["stage", "would do"],
             [(name, steps[name]) for name in STAGES if name in config.stages],
         )
@@ -159,6 +196,7 @@ def run_stages(context: Context) -> None:
             # Time of all starts together: a run that was killed and went on has paid for both.
             context.seconds[name] = round(before + time.monotonic() - start, 1)
             write_manifest(context)
+    write_manifest(context, finished=context.given)
 
 
 def prepare(config: Config, run_dir: Path, overrides: Sequence[str]) -> None:
@@ -176,8 +214,10 @@ def prepare(config: Config, run_dir: Path, overrides: Sequence[str]) -> None:
         ) from None
 
 
-def write_manifest(context: Context) -> None:
-    """Versions, commit, notes, seconds by stage, and hashes of what the stages made."""
+def write_manifest(context: Context, *, finished: str | None = None) -> None:
+    """Versions, commit, notes, seconds by stage, hashes of what the stages made, and of what they were given once all
+    are done.
+    """
     run_dir = context.run_dir
     shared = read_json(run_dir / "overlap.json")
     files = [*sorted((run_dir / "select").glob("*.yaml")), run_dir / "select" / "tasks.jsonl"]
@@ -191,6 +231,7 @@ def write_manifest(context: Context) -> None:
             "versions": versions(),
             "notes": notes(context.config),
             **({} if shared is None else {"overlap": shared}),
+            "finished": finished,
             "stages": {name: {"seconds": seconds} for name, seconds in context.seconds.items()},
             "outputs": {str(f.relative_to(run_dir)): sha256_of(f) for f in files if f.exists()},
         },
@@ -207,6 +248,7 @@ def notes(config: Config) -> list[str]:
     ]
 
 
+@functools.cache
 def versions() -> dict[str, str]:
     found = {}
     for name in PACKAGES:
@@ -217,6 +259,7 @@ def versions() -> dict[str, str]:
     return found
 
 
+@functools.cache
 def commit() -> str | None:
     """The checkout's commit, `+` behind it if it was changed; None outside a checkout."""
     root = Path(tbexp.__file__).resolve().parent.parent
@@ -234,19 +277,21 @@ def commit() -> str | None:
         return None
 
 
-def summary(context: Context) -> None:
-    """The table at the end."""
+def summary(context: Context, *, table: bool) -> None:
+    """The time of each stage, and the table at the end."""
     for name, seconds in context.seconds.items():
         if name in context.config.stages:
             context.tracker.metric(f"time/{name}_seconds", seconds)
+    if not table:
+        return
     times = ", ".join(f"{name} {clock(s)}" for name, s in context.seconds.items() if name in context.config.stages)
-    rows: list[tuple[Any, Any]] = [*context.results, ("time", times), ("folder", _short(context.run_dir))]
+    rows: list[tuple[Any, Any]] = [*context.results, ("time", times), ("folder", short_path(context.run_dir))]
     if (report := context.run_dir / "report" / "report.html").exists():
-        rows.append(("report", _short(report)))
+        rows.append(("report", short_path(report)))
     context.progress.table(f"{context.config.name} ({context.run_dir.name})", ["", "result"], rows)
 
 
-def _short(path: Path) -> str:
+def short_path(path: Path) -> str:
     """Relative to where one is, if that is shorter to read."""
     try:
         return str(path.resolve().relative_to(Path.cwd()))

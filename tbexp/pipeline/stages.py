@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from tbexp.attempts import AttemptRow, AttemptStore, Counts, digest, read_counts
+from tbexp.attempts import AttemptRow, AttemptStore, Counts, digest
 from tbexp.config.schema import Config
 from tbexp.errors import Problem, UserError, WorldFailure
 from tbexp.pipeline import identity
@@ -110,7 +110,9 @@ def select(run: Context) -> None:
     config = run.config
     counts, source = probe_counts(run)
     reference = (
-        read_counts(config.selection.reference.rows, config.probe.fields) if config.selection.reference.rows else None
+        run.inputs.counts(config.selection.reference.rows, config.probe.fields)
+        if config.selection.reference.rows
+        else None
     )
     hashes: dict[str, str] = {}
     benchmark = {uid for uid in counts.uids if uid in benchmark_uids()}
@@ -160,7 +162,7 @@ def probe_counts(run: Context) -> tuple[Counts, Mapping[str, str]]:
     """Counts per candidate and the hash of what they come from."""
     config = run.config
     if config.probe.rows:
-        counts = read_counts(config.probe.rows, config.probe.fields)
+        counts = run.inputs.counts(config.probe.rows, config.probe.fields)
         return counts, {"probe": counts.digest()}
     folder = probe_folder(run)
     uids = [task.uid for task in run.candidates]
@@ -287,9 +289,7 @@ def evaluate(run: Context) -> None:
 
 
 def foreign_evaluation(run: Context) -> tuple[dict[str, list[AttemptRow]], list[Task]]:
-    from tbexp.attempts import read_rows
-
-    rows = read_rows(run.config.evaluation.rows, run.config.evaluation.fields)
+    rows = run.inputs.rows(run.config.evaluation.rows, run.config.evaluation.fields)
     return {"rows": rows}, run.held_out
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from tbexp.cluster import JobSpec, NodeJob, Ray, batch_text, inside_job, states,
 from tbexp.config.schema import Config
 from tbexp.errors import Problem, UserError
 from tbexp.pipeline import stages
-from tbexp.pipeline.context import Context, Untracked
+from tbexp.pipeline.context import Context, InSweep, Untracked
 from tbexp.pipeline.files import read_json, write_json
 from tbexp.pipeline.progress import Progress
 from tbexp.pipeline.sharing import Campaign
@@ -162,7 +162,7 @@ def planned(context: Context) -> Iterator[str]:
         yield f"\n# ---- {job.name}\n{batch_text(spec_of(context, job, plan_files(job)), context.config.launcher)}"
 
 
-def submit_run(config: Config, run_dir: Path, overrides: Sequence[str]) -> None:
+def submit_run(config: Config, run_dir: Path, overrides: Sequence[str], sweep: InSweep | None = None) -> None:
     """Submits the run's jobs and says how to follow them. Raises UserError; then nothing of the run is left queued."""
     from tbexp.pipeline.run import default_uri, prepare
     from tbexp.pipeline.submitted import alive, how_to_follow
@@ -189,7 +189,7 @@ def submit_run(config: Config, run_dir: Path, overrides: Sequence[str]) -> None:
                     "stages=[status] shows them, stages=[cancel] ends them",
                 )
             )
-        context = Context(config, run_dir, progress, Untracked())
+        context = Context(config, run_dir, progress, Untracked(), sweep=sweep)
         for stage in config.force:
             stages.forget(context, stage)
         jobs = jobs_of(context)
@@ -234,6 +234,7 @@ def entry(context: Context, job: Planned, after: Sequence[str], overrides: Seque
             "run_dir": str(context.run_dir),
             "folder": str(Path.cwd()),
             "overrides": list(overrides),
+            "sweep": None if context.sweep is None else asdict(context.sweep),
             **tells,
         }
         write_json(file, plan)

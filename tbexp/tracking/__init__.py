@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from tbexp.tracking.address import tracker_uri, ui_line
 from tbexp.tracking.lookup import Archive, TrackedRun, artifacts_elsewhere, open_archive
-from tbexp.tracking.run import Run, flatten, metric_name, open_run
+from tbexp.tracking.run import Run, all_sent, flatten, metric_name, open_run
 
 __all__ = [
     "Archive",
     "Run",
     "TrackedRun",
+    "all_sent",
     "artifacts_elsewhere",
     "flatten",
     "metric_name",

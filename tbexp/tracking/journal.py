@@ -56,12 +56,16 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Where the run stands at the tracker. metrics, artifacts: bytes of the journals that the tracker has."""
+    """Where the run stands at the tracker. offsets: bytes of each journal that the tracker has. parent: of its run
+    there. ended: whether the tracker was told of the run's end.
+    """
 
     uri: str
     run_key: str
     run_id: str | None = None
     offsets: dict[str, int] = field(default_factory=dict)
+    parent: str | None = None
+    ended: bool = False
 
     def after(self, journal: str, offset: int) -> Sent:
         return replace(self, offsets={**self.offsets, journal: offset})
@@ -71,7 +75,8 @@ def read_sent(file: Path, *, uri: str, run_key: str) -> Sent:
     """The state kept in `file`; a fresh one when there is none, or when it tells of another tracker or another run."""
     try:
         row = json.loads(file.read_text(encoding="utf-8"))
-        sent = Sent(row["uri"], row["run_key"], row["run_id"], {k: int(v) for k, v in row["offsets"].items()})
+        offsets = {k: int(v) for k, v in row["offsets"].items()}
+        sent = Sent(row["uri"], row["run_key"], row["run_id"], offsets, row.get("parent"), bool(row.get("ended")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return Sent(uri, run_key)
     return sent if (sent.uri, sent.run_key) == (uri, run_key) else Sent(uri, run_key)

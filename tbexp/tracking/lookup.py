@@ -22,6 +22,7 @@ import yaml
 
 from tbexp.errors import WorldFailure, one_line
 from tbexp.tracking.address import sqlite_path
+from tbexp.tracking.mlflow_link import RUN_KEY_TAG
 from tbexp.tracking.run import ENVIRONMENT
 
 FOLDERS = ("select", "train", "evaluate")
@@ -64,7 +65,9 @@ class Archive:
             return self._row(run) if run.info.lifecycle_stage == "active" else None
 
     def by_name(self, experiment: str, name: str) -> list[TrackedRun]:
-        """Runs called `name`; if there is none, those called NAME-KEY. Oldest first."""
+        """Runs called `name`, or else the job of a sweep whose folder is called so, or else those called NAME-KEY.
+        Oldest first.
+        """
         with self._answers():
             found = self._open().get_experiment_by_name(experiment)
             if found is None or ("'" in name and '"' in name):
@@ -73,7 +76,12 @@ class Archive:
             quote = '"' if "'" in name else "'"
             rows = self._search(found.experiment_id, f"attributes.run_name LIKE {quote}{name}%{quote}")
             exact = [row for row in rows if row.name == name]
-            return exact or [row for row in rows if row.name.startswith(f"{name}-")]
+            key = f"tags.`{RUN_KEY_TAG}` = {quote}{experiment}/{name}{quote}"
+            return (
+                exact
+                or self._search(found.experiment_id, key)
+                or [row for row in rows if row.name.startswith(f"{name}-")]
+            )
 
     def children(self, run: TrackedRun) -> list[TrackedRun]:
         """The jobs of a sweep's parent run, oldest first; none of any other run."""

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ PARAM_BATCH = 100  # and of params and tags
 LONGEST_TAG = 250
 RUN_KEY_TAG = "tbexp.run_key"
 CHANGED_TAG = "tbexp.changed."
+PARENT_TAG = "mlflow.parentRunId"
 FIRST_USE_SECONDS = 120.0  # a migration of a fresh database takes 3 to 20 s on busy cores
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class Wanted:
     run_key: str
     known_id: str | None = None
     parent_run_id: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 class Link:
@@ -109,13 +111,22 @@ def connect(wanted: Wanted) -> Link:
         experiment = _experiment(client, wanted)
         run_id = _existing(client, wanted, experiment)
         if run_id is None:
-            tags = {RUN_KEY_TAG: wanted.run_key}
-            if wanted.parent_run_id:
-                tags["mlflow.parentRunId"] = wanted.parent_run_id
+            tags = {RUN_KEY_TAG: wanted.run_key, **_tags(wanted)}
             run_id = str(client.create_run(experiment, tags=tags, run_name=wanted.run_name).info.run_id)
         else:
-            client.update_run(run_id, status="RUNNING", name=wanted.run_name)
+            # Once it was a sweep's job it keeps the name that tells it from the others.
+            client.update_run(run_id, status="RUNNING", name=wanted.run_name if wanted.parent_run_id else None)
+            if tags := _tags(wanted):
+                from mlflow.entities import RunTag
+
+                # A run that two sweeps share shows under the one that was run last; MLflow knows one parent.
+                client.log_batch(run_id, tags=[RunTag(*tag) for tag in tags.items()])
     return Link(client, run_id)
+
+
+def _tags(wanted: Wanted) -> dict[str, str]:
+    parent = {PARENT_TAG: wanted.parent_run_id} if wanted.parent_run_id else {}
+    return {**wanted.tags, **parent}
 
 
 @contextlib.contextmanager

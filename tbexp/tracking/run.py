@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from tbexp.config.schema import Tracking
-from tbexp.tracking.address import tracker_uri
+from tbexp.tracking.address import sqlite_path, tracker_uri
 from tbexp.tracking.journal import Journal, Sent, read_sent, write_sent
-from tbexp.tracking.mlflow_link import BATCH, Link, Wanted, connect
+from tbexp.tracking.mlflow_link import BATCH, FIRST_USE_SECONDS, Link, Wanted, connect
 
 EVERY_SECONDS = 2.0  # between two batches
 LONGEST_PAUSE = 60.0  # between two tries during an outage
@@ -68,12 +68,20 @@ def flatten(params: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return flat
 
 
+def all_sent(folder: Path, *, uri: str, run_key: str, parent_run_id: str | None) -> bool:
+    """Whether the tracker has all of the run of `folder`, its good end and its parent included, as known here."""
+    sent = read_sent(folder / "mlflow_run.json", uri=uri, run_key=run_key)
+    sizes = {name: _size(folder / f"{name}.jsonl") for name in ("metrics", "artifacts")}
+    return sent.ended and sent.parent == parent_run_id and all(sent.offsets.get(n, 0) == s for n, s in sizes.items())
+
+
 class Run:
     """One run. Its methods return at once, from any thread; they raise for no reason that lies in the tracker."""
 
     def __init__(self, folder: Path, uri: str | None):
         self.folder = folder
         self.uri = uri
+        self.failed = False  # set it to have a run that raised nothing end as FAILED
         self._metrics = Journal(folder / "metrics.jsonl")
         self._artifacts = Journal(folder / "artifacts.jsonl")
         self._sender: _Sender | None = None
@@ -109,13 +117,15 @@ def open_run(
     folder: Path,
     params: Mapping[str, Any],
     parent_run_id: str | None = None,
+    tags: Mapping[str, str] | None = None,
     patience: float = 20.0,
 ) -> Iterator[Run]:
     """Opens the run of `run_key`, continuing it if the tracker or `folder` knows it.
 
     folder: of this run alone; gets metrics.jsonl, artifacts.jsonl, params/ and mlflow_run.json. patience: seconds to
-    wait at the end for the tracker to take what is left. The run ends as FINISHED, after an interrupt as KILLED, else
-    as FAILED. Raises UserError for a tracker that can't be used, and nothing for one that does not answer.
+    wait at the end for a tracker that takes nothing more; a local database may take longer to be opened. The run ends
+    as FINISHED, after an interrupt as KILLED, else as FAILED. Raises UserError for a tracker that can't be used, and
+    nothing for one that does not answer.
     """
     if not re.fullmatch(r"[\w.:/-]+", run_key, flags=re.ASCII):
         raise ValueError(f"run_key {run_key!r} has characters that a search for it could not hold")
@@ -125,12 +135,12 @@ def open_run(
     if uri is not None:
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-        wanted = Wanted(uri, experiment, run_name, run_key, parent_run_id=parent_run_id)
+        wanted = Wanted(uri, experiment, run_name, run_key, parent_run_id=parent_run_id, tags=tags or {})
         run._sender = _Sender(run, wanted, _short_params(params, run))
     status = "FAILED"
     try:
         yield run
-        status = "FINISHED"
+        status = "FAILED" if run.failed else "FINISHED"
     except BaseException as error:
         status = _status(error)
         raise
@@ -177,6 +187,7 @@ class _Sender:
         self._sent = read_sent(self._file, uri=wanted.uri, run_key=wanted.run_key)
         self._link: Link | None = None
         self._tried = threading.Event()  # the first try to connect is over, well or ill
+        self._moved = time.monotonic()  # when the tracker last took something
         self._status: str | None = None
         self._wake = threading.Event()
         # A daemon: a tracker that hangs must not keep a finished process alive.
@@ -189,10 +200,17 @@ class _Sender:
 
     def close(self, status: str, patience: float) -> None:
         self._status = status
+        self._moved = time.monotonic()
         self._wake.set()
-        self._thread.join(patience)
-        if self._thread.is_alive():
-            log.warning("the tracker has not taken everything; the rest is kept in %s", self._run.folder)
+        while self._thread.is_alive():
+            # Opening a local database is work, not an outage: the imports and the migration take 5 s on an idle machine
+            # and a minute where eight jobs start at once. Ending the process in it could leave half a migration.
+            opening = not self._tried.is_set() and sqlite_path(self._wanted.uri) is not None
+            left = self._moved + (max(patience, 2 * FIRST_USE_SECONDS) if opening else patience) - time.monotonic()
+            if left <= 0:
+                log.warning("the tracker has not taken everything; the rest is kept in %s", self._run.folder)
+                break
+            self._thread.join(min(left, 0.5))
 
     def _work(self) -> None:
         outage = _Outage()
@@ -204,6 +222,7 @@ class _Sender:
                 if last:
                     if self._link and self._status:
                         self._link.close(self._status)
+                        self._note(replace(self._sent, ended=self._status == "FINISHED"))
                     break
             except Exception as error:
                 outage.begins(error)
@@ -221,6 +240,7 @@ class _Sender:
     def _send(self) -> None:
         if self._link is None:
             self._link = self._connect()
+            self._moved = time.monotonic()
             self._tried.set()
         if self._params is not None:
             self._link.params(self._params)
@@ -236,10 +256,10 @@ class _Sender:
     def _connect(self) -> Link:
         wanted = replace(self._wanted, known_id=self._sent.run_id)
         link = connect(wanted)
-        if link.run_id != self._sent.run_id:
-            # A run that is new at the tracker gets everything that the folder holds.
-            self._sent = Sent(wanted.uri, wanted.run_key, link.run_id)
-            write_sent(self._file, self._sent)
+        # A run that is new at the tracker gets everything that the folder holds.
+        same = link.run_id == self._sent.run_id
+        sent = self._sent if same else Sent(wanted.uri, wanted.run_key, link.run_id)
+        self._note(replace(sent, parent=wanted.parent_run_id or sent.parent, ended=False))
         return link
 
     def _next(self, name: str, journal: Journal, most: int) -> tuple[list[dict[str, Any]], int] | None:
@@ -247,8 +267,11 @@ class _Sender:
         return (rows, offset) if rows else None
 
     def _keep(self, name: str, offset: int) -> None:
-        self._sent = self._sent.after(name, offset)
-        write_sent(self._file, self._sent)
+        self._note(self._sent.after(name, offset))
+
+    def _note(self, sent: Sent) -> None:
+        self._sent, self._moved = sent, time.monotonic()
+        write_sent(self._file, sent)
 
 
 def _short_params(params: Mapping[str, Any], run: Run) -> dict[str, str]:
@@ -271,6 +294,10 @@ def _status(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return "FINISHED" if error.code in (0, None) else "KILLED" if error.code in (130, 143) else "FAILED"
     return "FAILED"
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
 
 
 def _json_number(value: float) -> float | str:

@@ -1,0 +1,198 @@
+"""What a run reads before it makes anything: tasks, servers, rows made elsewhere.
+
+Decided here: which of them a config's stages need, that all mistakes in them are told at once and before a run has a
+folder, and that the jobs of a sweep read each of them once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tbexp.config.schema import Config
+from tbexp.errors import Problem, UserError
+from tbexp.pipeline.files import sha256_of
+from tbexp.tasks import Task, load_tasks, read_selectors
+
+if TYPE_CHECKING:
+    from tbexp.attempts import AttemptRow, Counts
+    from tbexp.config.schema import Fields
+    from tbexp.sandbox import Server
+
+
+class Inputs:
+    """What the jobs of one command read. A file that is broken is read once too, and raises the same error again."""
+
+    def __init__(self) -> None:
+        self._read: dict[tuple[Any, ...], Any] = {}
+
+    def _once(self, key: tuple[Any, ...], read: Callable[[], Any]) -> Any:
+        if key not in self._read:
+            try:
+                self._read[key] = read()
+            except UserError as error:
+                self._read[key] = error
+        found = self._read[key]
+        if isinstance(found, UserError):
+            raise UserError(found.problems)
+        return found
+
+    def held_out(self, config: Config) -> list[Task]:
+        return self._tasks(config, "held_out") if config.tasks.held_out else []
+
+    def candidates(self, config: Config) -> list[Task]:
+        """The tasks that are probed, never a held-out one."""
+        chosen = self._tasks(config, "candidates")
+        held_out = {task.uid for task in self.held_out(config)}
+        if config.tasks.candidates is None:
+            return [task for task in chosen if task.uid not in held_out]
+        both = sorted(task.uid for task in chosen if task.uid in held_out)
+        if both:
+            raise UserError(
+                Problem(
+                    f"{len(both)} tasks are both candidates and held out: {', '.join(both[:5])}",
+                    "tasks.candidates",
+                    "take them out of one of the two lists",
+                )
+            )
+        return chosen
+
+    def _tasks(self, config: Config, name: str) -> list[Task]:
+        settings, root = config.tasks, root_of(config)
+        wanted = getattr(settings, name)
+        named = wanted if wanted is None or isinstance(wanted, str) else tuple(wanted)
+        key = ("tasks", name, named, str(root), settings.agent, settings.format_query)
+
+        def read() -> list[Task]:
+            selectors: list[str] | None = None
+            within: Path | None = None
+            if isinstance(wanted, str):
+                file = Path(wanted)
+                places = [file, root / wanted, root / "dataset" / "test_case" / wanted]
+                file = next((place for place in places if place.exists()), file)
+                if not file.exists():
+                    fix = "name a test list, a test file, or a folder of test files"
+                    raise UserError(Problem(f"there is no test list {wanted}", f"tasks.{name}", fix))
+                if file.is_dir() or file.suffix == ".py":
+                    within = file
+                else:
+                    selectors = read_selectors(file)
+            elif wanted is not None:
+                selectors = list(wanted)
+            return load_tasks(root, settings.agent, selectors, within=within, format_query=settings.format_query)
+
+        tasks: list[Task] = self._once(key, read)
+        return tasks
+
+    def servers(self, config: Config) -> dict[str, Server]:
+        from tbexp.sandbox import servers_of
+
+        python = config.tasks.server_python
+        key = ("servers", config.sandbox.model_dump_json(), str(root_of(config)), python)
+        servers: dict[str, Server] = self._once(key, lambda: servers_of(config.sandbox, root_of(config), python))
+        return servers
+
+    def servers_digest(self, config: Config, tasks: Sequence[Task]) -> str:
+        """Identity of the servers that tasks need: their entries and source files."""
+        from tbexp.sandbox import servers_digest
+
+        servers = self.servers(config)
+        names = {name for task in tasks for name in task.server_names()}
+        key = ("servers_digest", repr(sorted(servers.items())), *sorted(names))
+        digest: str = self._once(key, lambda: servers_digest(servers, names))
+        return digest
+
+    def counts(self, files: Sequence[str], fields: Fields) -> Counts:
+        from tbexp.attempts import read_counts
+
+        counts: Counts = self._once(("counts", *_as_key(files, fields)), lambda: read_counts(files, fields))
+        return counts
+
+    def rows(self, files: Sequence[str], fields: Fields) -> list[AttemptRow]:
+        from tbexp.attempts import read_rows
+
+        rows: list[AttemptRow] = self._once(("rows", *_as_key(files, fields)), lambda: read_rows(files, fields))
+        return rows
+
+    def digest(self, file: str) -> str:
+        """SHA-256 of a file's bytes."""
+        digest: str = self._once(("digest", file), lambda: sha256_of(Path(file)))
+        return digest
+
+
+def _as_key(files: Sequence[str], fields: Fields) -> tuple[Any, ...]:
+    return (tuple(files), *fields.model_dump().values())
+
+
+def root_of(config: Config) -> Path:
+    """The dataset's folder."""
+    if config.tasks.root is not None:
+        return Path(config.tasks.root)
+    from tbexp.samples import data_root
+
+    return data_root()
+
+
+def files_read(config: Config) -> list[str]:
+    """The files made elsewhere that the config's stages read."""
+    files = []
+    if "select" in config.stages:
+        files += [*config.probe.rows, *config.selection.reference.rows]
+        if isinstance(config.selection.exclude, str):
+            files.append(config.selection.exclude)
+    if "evaluate" in config.stages:
+        files += config.evaluation.rows
+    return files
+
+
+def reads_candidates(config: Config) -> bool:
+    """Also of a pool of rows made elsewhere: its overlap with the held-out tasks is told."""
+    return _attempts_at_candidates(config) or ("select" in config.stages and bool(config.tasks.held_out))
+
+
+def reads_held_out(config: Config) -> bool:
+    return "evaluate" in config.stages or reads_candidates(config)
+
+
+def reads_servers(config: Config) -> bool:
+    """Also where no attempt is made: a result is known by the servers that its attempts had."""
+    return _attempts_at_candidates(config) or ("evaluate" in config.stages and not config.evaluation.rows)
+
+
+def _attempts_at_candidates(config: Config) -> bool:
+    stages = set(config.stages)
+    probed = bool(stages & {"probe", "select"}) and not config.probe.rows
+    trained = "evaluate" in stages and not config.evaluation.rows and "trained" in config.evaluation.policies
+    return probed or "train" in stages or trained
+
+
+def problems_of(config: Config, inputs: Inputs) -> list[Problem]:
+    """Everything that is wrong with what the config's stages will read. Writes nothing."""
+    problems: list[Problem] = []
+    for read in _reads(config, inputs):
+        try:
+            read()
+        except UserError as error:
+            problems += error.problems
+    return list(dict.fromkeys(problems))
+
+
+def _reads(config: Config, inputs: Inputs) -> Iterator[Callable[[], object]]:
+    if reads_held_out(config):
+        yield lambda: inputs.held_out(config)
+    if reads_candidates(config):
+        yield lambda: inputs.candidates(config)
+    if reads_servers(config):
+        yield lambda: inputs.servers(config)
+    if "select" in config.stages:
+        from tbexp.selection import read_exclusions
+
+        fields, reference = config.probe.fields, config.selection.reference.rows
+        if config.probe.rows:
+            yield lambda: inputs.counts(config.probe.rows, fields)
+        if reference:
+            yield lambda: inputs.counts(reference, fields)
+        yield lambda: read_exclusions(config.selection.exclude)
+    if "evaluate" in config.stages and config.evaluation.rows:
+        yield lambda: inputs.rows(config.evaluation.rows, config.evaluation.fields)
