@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tbexp.config.schema import Config
     from tbexp.pipeline.context import InSweep
     from tbexp.pipeline.inputs import Inputs
+    from tbexp.pipeline.sweep import Job
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -320,7 +321,8 @@ def run_all(master: DictConfig, overrides: list[str], jobs: Sequence[Composed], 
     """A job that fails leaves the others alone; the worst of their exit codes is the command's."""
     from tbexp.pipeline.sweep import Job, run_sweep, sweep_name, worst
 
-    tell_of_mistakes(jobs)
+    told = [Job(job.overrides, job.config, job.run_dir, job.problems) for job in jobs]
+    tell_of_mistakes(told)
     right = [job for job in jobs if not job.problems]
     with callbacks(master, "multirun") as called:
 
@@ -329,7 +331,6 @@ def run_all(master: DictConfig, overrides: list[str], jobs: Sequence[Composed], 
 
         if all(leaves_nothing(job) for job in right):
             return worst([USER if job.problems else run_job(job).code for job in jobs])
-        told = [Job(job.overrides, job.config, job.run_dir, job.problems) for job in jobs]
         place = Path(selected(right[0].hydra, "hydra.sweep.dir")).absolute()
         folder = place / sweep_name(told, ready_sweep(overrides))
         make(folder, "hydra.sweep.dir")
@@ -338,11 +339,19 @@ def run_all(master: DictConfig, overrides: list[str], jobs: Sequence[Composed], 
         )
 
 
-def tell_of_mistakes(jobs: Sequence[Composed]) -> None:
-    wrong = [job for job in jobs if job.problems]
+def tell_of_mistakes(jobs: Sequence[Job]) -> None:
+    """Each mistake once, with the jobs that have it."""
+    from tbexp.pipeline.sweep import job_name, swept_names
+
+    names = swept_names(jobs)
+    wrong: dict[Problem, list[str]] = {}
+    for job in jobs:
+        for problem in job.problems:
+            wrong.setdefault(problem, []).append(job_name(job, names))
     if wrong:
-        lines = [f"  - {' '.join(job.overrides)}\n      {problem}" for job in wrong for problem in job.problems]
-        say("\n".join([f"tbexp: {len(wrong)} of {len(jobs)} jobs cannot run, the others go on", *lines]))
+        count = sum(bool(job.problems) for job in jobs)
+        lines = [f"  - {problem}\n      in: {'; '.join(each)}" for problem, each in wrong.items()]
+        say("\n".join([f"tbexp: {count} of {len(jobs)} jobs cannot run, the others go on", *lines]))
 
 
 def ready_sweep(overrides: Sequence[str]) -> str | None:
