@@ -37,6 +37,8 @@ ip link set br0 up
   for i in $(seq "$nodes"); do echo "$net.$((10 + i)) n$i"; done
 } >"$dir/etc/hosts"
 mount --bind "$dir/etc/hosts" /etc/hosts
+echo "nameserver 127.0.0.1" >"$dir/etc/resolv.conf" # which refuses at once; there is no network to ask
+mount --bind "$dir/etc/resolv.conf" /etc/resolv.conf
 
 for i in $(seq 0 $((gpus - 1))); do ln -sfn /dev/null "$dir/dev/nvidia$i"; done
 [ -f "$dir/munge/key" ] || (umask 077 && head -c 1024 /dev/urandom >"$dir/munge/key")

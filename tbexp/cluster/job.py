@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 from tbexp.cluster import ray_nodes
-from tbexp.cluster.nodes import JobFailed, Nodes, scratch, spawn, write
+from tbexp.cluster.nodes import JobFailed, Nodes, inherited, scratch, spawn, write
 from tbexp.cluster.ray_nodes import Ray
 from tbexp.training import processes
 from tbexp.training.environment import python_path
@@ -131,7 +131,7 @@ class Signals:
 
 def work_environment(nodes: Nodes, temp: Path) -> dict[str, str]:
     """The job's own, without what would point the work at another Ray."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    kept = {name: value for name, value in inherited().items() if not name.startswith("RAY_")}
     return kept | {processes.MARK: nodes.mark, "TMPDIR": str(temp), "PYTHONPATH": python_path(os.environ)}
 
 

@@ -72,6 +72,13 @@ def address_of(host: str) -> str:
         return socket.gethostbyname(told.partition(" NodeAddr=")[2].split()[0])
 
 
+def inherited() -> dict[str, str]:
+    """This job's environment, without AMD's names for the GPUs: Slurm sets them all, and verl refuses two at once."""
+    taken = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
+    drop = taken if "CUDA_VISIBLE_DEVICES" in os.environ else ()
+    return {name: value for name, value in os.environ.items() if name not in drop}
+
+
 def spawn(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """A process that does not hear Slurm's warning, which is sent to every process of a job: the rank alone decides."""
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tbexp.cluster.nodes import JobFailed, Nodes, address_of, spawn, write
+from tbexp.cluster.nodes import JobFailed, Nodes, address_of, inherited, spawn, write
 from tbexp.training import processes
 from tbexp.training.environment import TAKEN_AWAY, python_path
 
@@ -74,7 +74,7 @@ def gather(nodes: Nodes, start: Path, temp: Path, ray: Ray, check: Check) -> tup
                 raise JobFailed(f"Ray's head on {nodes.host} ended with code {head.returncode}")
             failed = [rank for rank in range(1, len(nodes.hosts)) if read(start / f"rank-{rank}.json").get("failed")]
             if failed or time.monotonic() > end:
-                raise JobFailed(missing(nodes, start, present, ray))
+                raise JobFailed(missing(nodes, start, present, ray, ray.join_seconds + time.monotonic() - end))
             time.sleep(0.3)
     finally:
         caller.kill()
@@ -88,7 +88,7 @@ def enough(present: dict[str, Any], ray: Ray, nodes: int) -> bool:
     return ray.gpus is None or bool(present.get("gpus", 0) >= ray.gpus * nodes)
 
 
-def missing(nodes: Nodes, start: Path, present: dict[str, Any], ray: Ray) -> str:
+def missing(nodes: Nodes, start: Path, present: dict[str, Any], ray: Ray, waited: float) -> str:
     """The sentence for a training whose nodes are not all there."""
     there = set(present.get("nodes", []))
     absent = [rank for rank, host in enumerate(nodes.hosts) if address_of(host) not in there]
@@ -96,7 +96,7 @@ def missing(nodes: Nodes, start: Path, present: dict[str, Any], ray: Ray) -> str
     for rank in absent:
         said = str(read(start / f"rank-{rank}.json").get("phase") or "its task has not begun")
         told.append(f"{nodes.hosts[rank]} (rank {rank}): {said}")
-    have = f"{len(nodes.hosts) - len(absent)} of {len(nodes.hosts)} nodes joined Ray within {ray.join_seconds:.0f} s"
+    have = f"{len(nodes.hosts) - len(absent)} of {len(nodes.hosts)} nodes joined Ray within {waited:.0f} s"
     if not absent:
         return f"{have}, with {present.get('gpus', 0)} GPUs instead of {(ray.gpus or 0) * len(nodes.hosts)}"
     return f"{have}; missing: {'; '.join(told)}. Exclude a bad node with launcher.exclude=NODE"
@@ -135,14 +135,20 @@ def serve(nodes: Nodes, start: Path, temp: Path, ray: Ray, check: Check) -> None
     tell("Ray is starting on it")
     me = address_of(nodes.host)
     environment = environment_of(nodes, temp, str(head["token"]))
-    worker = spawn(ray_start(me, free_range(nodes, me), ray, [f"--address={host}:{port}"]), environment)
-    tell("Ray is starting on it", joined=True)
-    seen = time.monotonic()
+    command = ray_start(me, free_range(nodes, me), ray, [f"--address={host}:{port}"])
+    worker, joined, seen = spawn(command, environment), False, time.monotonic()
     while not (start / "done").exists():
         check()
+        if not joined and me in read(start / "present.json").get("nodes", []):
+            joined = True
+            tell("it has joined", joined=True)
         if worker.poll() is not None:
-            tell(f"Ray ended with code {worker.returncode} on it", failed=True)
-            raise JobFailed(f"Ray ended with code {worker.returncode} on {nodes.host}")
+            if joined or time.monotonic() > end:
+                tell(f"Ray ended with code {worker.returncode} on it", failed=True)
+                raise JobFailed(f"Ray ended with code {worker.returncode} on {nodes.host}")
+            log.warning("Ray did not start on %s, once more", nodes.host)  # it gives itself 30 s, and nodes can be busy
+            processes.end(nodes.mark)
+            worker = spawn(command, environment)
         if answers(host, port):
             seen = time.monotonic()
         elif time.monotonic() - seen > LOST_SECONDS and not (start / "done").exists():
@@ -178,7 +184,7 @@ def environment_of(nodes: Nodes, temp: Path, token: str) -> dict[str, str]:
     """Of Ray's processes on this node: nothing that a site has set for Ray or verl, no address, the job's token."""
     file = temp / "token"
     write(file, token, private=True)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(TAKEN_AWAY)}
+    kept = {name: value for name, value in inherited().items() if not name.startswith(TAKEN_AWAY)}
     return kept | {
         processes.MARK: nodes.mark,
         "TMPDIR": str(temp),

@@ -13,7 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,14 +105,17 @@ def python(launcher: Launcher) -> str:
     return shlex.quote(launcher.python or sys.executable)
 
 
-def submit(spec: JobSpec, launcher: Launcher, after: Sequence[str]) -> str:
-    """Submits one job or array; its id. Raises UserError with what sbatch said."""
+def submit(spec: JobSpec, launcher: Launcher, after: Sequence[str], hidden: Iterable[str] = ()) -> str:
+    """Submits one job or array; its id. hidden: environment variables that hold secrets, whatever they are called.
+
+    Raises UserError with what sbatch said.
+    """
     import submitit
 
     if shutil.which("sbatch") is None:
         raise UserError(Problem("there is no sbatch on this machine", "launcher", "submit from a login node"))
     spec.folder.mkdir(parents=True, exist_ok=True)
-    with without_secrets():
+    with without_secrets(hidden):
         executor = submitit.SlurmExecutor(spec.folder, max_num_timeout=MAX_WARNINGS, python=python(launcher))
         executor.update_parameters(**options(spec, launcher, after))
         try:
@@ -130,12 +133,14 @@ def submit(spec: JobSpec, launcher: Launcher, after: Sequence[str]) -> str:
 
 
 @contextlib.contextmanager
-def without_secrets() -> Iterator[None]:
+def without_secrets(hidden: Iterable[str] = ()) -> Iterator[None]:
     """The environment without what looks like a secret: sbatch passes all of it on, through Slurm's own files."""
     kept = dict(os.environ)
     try:
-        for name in [name for name, value in kept.items() if secret_name(name) or looks_secret(value)]:
-            del os.environ[name]
+        named = set(hidden)
+        for name, value in kept.items():
+            if name in named or secret_name(name) or looks_secret(value):
+                del os.environ[name]
         yield
     finally:
         os.environ.clear()

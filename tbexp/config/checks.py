@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tbexp.config.schema import BANDS, STAGES, Config, Endpoint, Topology
-from tbexp.config.secrets import key_in
-from tbexp.errors import Problem
+from tbexp.config.secrets import key_in, read_secrets
+from tbexp.errors import Problem, UserError
 
 
 def check(config: Config) -> list[Problem]:
@@ -129,6 +129,20 @@ def chat_endpoints(config: Config) -> Iterator[tuple[str, Endpoint]]:
     for name, part in (("policy", config.policy), ("user", config.user), ("judge", config.judge)):
         if part.kind == "chat":
             yield name, part.endpoint
+
+
+def named_keys(config: Config) -> Iterator[tuple[str, str]]:
+    """The config keys that name a secret, each with the environment variable that holds it."""
+    for name, endpoint in chat_endpoints(config):
+        if endpoint.api_key_env is not None:
+            yield f"{name}.endpoint.api_key_env", endpoint.api_key_env
+    if config.sandbox.kind == "proxy" and config.sandbox.proxy.api_key_env is not None:
+        yield "sandbox.proxy.api_key_env", config.sandbox.proxy.api_key_env
+
+
+def key_names(config: Config) -> list[str]:
+    """The environment variables that hold the keys of this config's endpoints."""
+    return [variable for _, variable in named_keys(config)]
 
 
 def model(config: Config) -> Iterator[Problem]:
@@ -294,30 +308,38 @@ def files(config: Config) -> Iterator[Problem]:
             if not Path(named).is_file():
                 yield Problem(f"there is no file {named}", key, "name a file that exists")
     secrets = config.launcher.secrets_file
-    if secrets is not None:
-        if not Path(secrets).is_file():
-            yield Problem(f"there is no file {secrets}", "launcher.secrets_file", "NAME=value lines, mode 0600")
-        elif Path(secrets).stat().st_mode & 0o077:
-            yield Problem(f"{secrets} can be read by others", "launcher.secrets_file", f"chmod 600 {secrets}")
+    if secrets is not None and not Path(secrets).is_file():
+        yield Problem(f"there is no file {secrets}", "launcher.secrets_file", "NAME=value lines, mode 0600")
+    elif secrets is not None:
+        try:
+            read_secrets(Path(secrets))
+        except UserError as error:
+            yield from error.problems
 
 
 def environment(config: Config) -> Iterator[Problem]:
-    """Named keys that this process's environment does not have. On a cluster the secrets file may hold them."""
-    if not {"probe", "train", "evaluate", "serve", "regrade"} & set(config.stages) or config.launcher.secrets_file:
+    """Named keys that are not where the endpoint's caller will look: in the secrets file, or in the environment."""
+    if not {"probe", "train", "evaluate", "serve", "regrade"} & set(config.stages):
         return
-    for name, endpoint in chat_endpoints(config):
-        if endpoint.api_key_env is not None and (wrong := key_in(endpoint.api_key_env)[1]):
-            yield Problem(
-                wrong,
-                f"{name}.endpoint.api_key_env",
-                f"export {endpoint.api_key_env}=..., or name another one; null: the endpoint needs no key",
-            )
+    held = secrets_held(config.launcher.secrets_file)
+    for key, variable in named_keys(config):
+        if held is not None and variable in held:
+            continue
+        if config.launcher.kind == "slurm":
+            # Slurm would keep an exported key in files of its own.
+            where = config.launcher.secrets_file or "launcher.secrets_file, which is not set"
+            fix = f"write {variable}=... into a file of mode 0600 and name it in launcher.secrets_file"
+            yield Problem(f"on a cluster {variable} is read from {where}, and is not there", key, fix)
+        elif wrong := key_in(variable)[1]:
+            yield Problem(wrong, key, f"export {variable}=..., or name another one; null: it needs no key")
 
-    key = config.sandbox.proxy.api_key_env
-    if config.sandbox.kind == "proxy" and key is not None and (wrong := key_in(key)[1]):
-        yield Problem(
-            wrong, "sandbox.proxy.api_key_env", f"export {key}=..., or name another one; null: it needs no key"
-        )
+
+def secrets_held(file: str | None) -> set[str] | None:
+    """Names in the secrets file; None: there is none, or it is wrong, which `files` tells."""
+    try:
+        return None if file is None else set(read_secrets(Path(file)))
+    except UserError:
+        return None
 
 
 def writable(config: Config, run_dir: Path) -> Iterator[Problem]:

@@ -155,7 +155,7 @@ class Launcher(Group):
 
     name: str
     kind: Literal["local", "slurm"]
-    secrets_file: str | None = None  # NAME=value lines, mode 0600, read where an endpoint is called
+    secrets_file: AbsolutePath | None = None  # NAME=value lines, mode 0600, read where an endpoint is called
     partition: str | None = None
     cpu_partition: str | None = None  # of jobs that need one CPU only (select, report); null: partition
     account: str | None = None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from tbexp.errors import Problem
+from tbexp.errors import Problem, UserError
 
 SECRET_NAMES = re.compile(
     r"api[_-]?key|secret|passw|authorization|(^|[_-])token$|access[_-]key|credential", re.IGNORECASE
@@ -39,6 +40,37 @@ def key_in(name: str) -> tuple[str, str]:
     if not (key.isascii() and key.isprintable()):
         return "", f"what {name} holds is no key: it has line breaks or characters outside ASCII"
     return key, ""
+
+
+def read_secrets(file: Path) -> dict[str, str]:
+    """NAME=value lines of a file that only its owner can read. Raises UserError, which never shows a value."""
+    key = "launcher.secrets_file"
+    try:
+        mode, lines = file.stat().st_mode, file.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise UserError(Problem(f"{file} cannot be read: {type(error).__name__}", key)) from None
+    if mode & 0o077:
+        raise UserError(Problem(f"{file} can be read by others", key, f"chmod 600 {file}"))
+    found = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, equals, value = line.partition("=")
+        name = name.strip().removeprefix("export ").strip()
+        if not equals or not VARIABLE.fullmatch(name):
+            raise UserError(Problem("the line is not NAME=value", f"{file}:{number}"))
+        value = value.strip()
+        quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+        found[name] = value[1:-1] if quoted else value
+    return found
+
+
+def provide(file: str | None, names: Iterable[str]) -> None:
+    """Puts these of the file's secrets into this process's environment. For the process that calls the endpoint."""
+    if file is None:
+        return
+    wanted = set(names)
+    os.environ.update({name: value for name, value in read_secrets(Path(file)).items() if name in wanted})
 
 
 def looks_secret(text: str) -> bool:

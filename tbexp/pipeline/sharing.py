@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from filelock import FileLock
 
 from tbexp.attempts import AttemptRow, AttemptStore, canonical
+from tbexp.config.checks import key_names
+from tbexp.config.secrets import provide
 from tbexp.errors import WorldFailure
 from tbexp.pipeline.campaign import Shard, missing, run_campaign
 from tbexp.pipeline.context import Context
@@ -60,6 +62,7 @@ def attempts_in(run: Context, campaign: Campaign) -> list[AttemptRow]:
 
 
 def make_attempts(run: Context, campaign: Campaign, bar: Bar, shard: Shard | None = None) -> None:
+    provide(run.config.launcher.secrets_file, key_names(run.config))
     run_campaign(
         run.config,
         tasks=campaign.tasks,

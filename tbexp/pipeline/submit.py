@@ -22,7 +22,9 @@ from filelock import FileLock
 
 from tbexp.attempts import AttemptStore
 from tbexp.cluster import JobSpec, NodeJob, Ray, batch_text, inside_job, states, submit
+from tbexp.config.checks import key_names
 from tbexp.config.schema import Config
+from tbexp.config.secrets import read_secrets
 from tbexp.errors import Problem, UserError
 from tbexp.pipeline import stages
 from tbexp.pipeline.context import Context, InSweep, Untracked
@@ -239,7 +241,9 @@ def entry(context: Context, job: Planned, after: Sequence[str], overrides: Seque
         }
         write_json(file, plan)
     spec = spec_of(context, job, plans)
-    number = submit(spec, context.config.launcher, after)
+    secrets = config.launcher.secrets_file
+    hidden = [*key_names(config), *(read_secrets(Path(secrets)) if secrets is not None else ())]
+    number = submit(spec, config.launcher, after, hidden)
     return {
         "name": job.name,
         "id": number,

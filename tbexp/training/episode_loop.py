@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tbexp.config.checks import key_names
 from tbexp.config.schema import Config, Sampling
+from tbexp.config.secrets import provide
 from tbexp.episode import World, open_judge, open_user, run_attempt
 from tbexp.grading import open_grader
 from tbexp.interpret import Renderer
@@ -48,6 +50,7 @@ async def opened(plan: dict[str, Any], tokenizer: Any) -> Place:
 
 async def open_place(plan: dict[str, Any], tokenizer: Any, stack: AsyncExitStack) -> Place:
     config = Config.model_validate(plan["config"])
+    provide(config.launcher.secrets_file, key_names(config))
     root = Path(plan["root"])
     servers = servers_of(config.sandbox, root, config.tasks.server_python)
     tasks = load_tasks(root, config.tasks.agent, plan["uids"], format_query=config.tasks.format_query)

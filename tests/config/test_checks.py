@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tbexp.config.checks import check, check_here
+from tbexp.config.checks import check, check_here, key_names
 from tbexp.config.compose import defaults_of, opened, plain, run_id_of
 from tbexp.config.folders import conf_folder
 from tbexp.config.schema import Config
-from tbexp.config.secrets import planted
+from tbexp.config.secrets import planted, provide
 from tbexp.config.validate import validate
 
 with opened(conf_folder()) as compose:
@@ -159,6 +160,32 @@ def test_a_secrets_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     assert "chmod 600" in problem.fix
     secrets.chmod(0o600)
     assert check_here(config(launcher__secrets_file=str(secrets)), tmp_path) == []
+
+
+def test_on_a_cluster_a_key_comes_from_the_secrets_file_and_never_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = tmp_path / "secrets"
+    secrets.touch(mode=0o600)
+    secrets.write_text("# of the endpoint\nOTHER = x\n")
+    changes = {**CHAT, "policy__endpoint__api_key_env": "MY_KEY", "launcher__kind": "slurm", "stages": ["probe"]}
+    monkeypatch.setenv("MY_KEY", "exported")
+    for file in (None, str(secrets)):
+        (problem,) = check_here(config(**changes, launcher__secrets_file=file), tmp_path)
+        assert problem.where == "policy.endpoint.api_key_env" and "launcher.secrets_file" in problem.fix
+    secrets.write_text("export MY_KEY='from the file'\n")
+    asked = config(**changes, launcher__secrets_file=str(secrets))
+    assert check_here(asked, tmp_path) == []
+    provide(asked.launcher.secrets_file, key_names(asked))
+    assert os.environ["MY_KEY"] == "from the file" and "OTHER" not in os.environ
+
+
+def test_a_line_of_the_secrets_file_that_is_wrong_is_not_repeated(tmp_path: Path) -> None:
+    secrets = tmp_path / "secrets"
+    secrets.touch(mode=0o600)
+    secrets.write_text("quite-open-sesame\n")
+    (problem,) = check_here(config(launcher__secrets_file=str(secrets)), tmp_path)
+    assert problem.where == f"{secrets}:1" and "sesame" not in str(problem)
 
 
 def test_a_key_that_is_not_used_by_the_stages_need_not_be_there(tmp_path: Path) -> None:

@@ -37,9 +37,9 @@ class Gardener(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.key = ""
+    def __init__(self, address: str = "127.0.0.1", port: int = 0, key: str = "") -> None:
+        super().__init__((address, port), Handler)
+        self.key = key
         self.before: Callable[[int], Answer] = lambda number: None
         self.count = 0
         self.lock = threading.Lock()
@@ -47,7 +47,7 @@ class Gardener(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/v1"
+        return f"http://{self.server_address[0]!s}:{self.server_port}/v1"
 
     def quiet(self) -> None:
         """As new."""

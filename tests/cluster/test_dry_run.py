@@ -1,0 +1,68 @@
+"""What `dry_run=true launcher=slurm` prints: the jobs, their nodes, and the text that sbatch would be given.
+
+`TBEXP_GOLDEN=1 pytest tests/cluster/test_dry_run.py` writes the golden file anew.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import tbexp
+from tbexp.app import main
+
+GOLDEN = Path(__file__).parent / "golden" / "dry_run.txt"
+ROOT = str(Path(tbexp.__file__).resolve().parent.parent)
+OVERRIDES = [
+    *("dry_run=true", "experiment=smoke", "launcher=slurm", "topology=h100x3", "group.size=3"),
+    *("launcher.partition=h100", "launcher.cpu_partition=cpu", "launcher.account=lab", "launcher.qos=long"),
+    *("launcher.minutes=600", "launcher.signal_seconds=900", "launcher.exclude=h7", "launcher.memory_gb=1800"),
+    *("launcher.container=/images/tbexp.sqsh", "launcher.container_mounts=[/data]", "launcher.python=python3"),
+    *("launcher.setup=[module load cuda]", "+launcher.sbatch={comment: tbexp}"),
+]
+
+
+def printed(capsys: pytest.CaptureFixture[str], folder: Path) -> str:
+    out = capsys.readouterr().out
+    out = out.replace(sys.executable, "<python>").replace(ROOT, "<code>").replace(str(folder), "<here>")
+    out = re.sub(r"\b[0-9a-f]{16}\b", "<key>", re.sub(r"seed1-[0-9a-f]{8}", "<run>", out))
+    return "".join(f"{line.rstrip()}\n" for line in out.splitlines())
+
+
+def test_the_text_for_sbatch_is_as_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nowhere")  # neither Slurm nor anything else is asked
+    assert main(OVERRIDES) == 0
+    text = printed(capsys, tmp_path)
+    if os.environ.get("TBEXP_GOLDEN"):
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_probe_that_is_finished_gets_no_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("")
+    words = ["dry_run=true", "experiment=smoke", "launcher=slurm", "stages=[probe,select]"]
+    assert main(words) == 0
+    assert "2 Slurm jobs" in capsys.readouterr().out
+    assert main([*words, f"probe.rows=[{rows}]"]) == 0
+    assert "1 Slurm jobs" in capsys.readouterr().out
+
+
+def test_nothing_is_submitted_from_inside_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    assert main(["experiment=smoke", "launcher=slurm"]) == 2
+    assert "inside the Slurm job 77" in capsys.readouterr().err

@@ -1,0 +1,91 @@
+"""Jobs without a cluster: states, ranks, ports, the environment."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from tbexp.cluster import ray_nodes, state, submission
+from tbexp.cluster.nodes import Nodes
+from tbexp.config.secrets import secret_name
+
+ENVIRONMENT = {
+    "SLURM_JOB_ID": "12",
+    "SLURM_PROCID": "1",
+    "SLURM_JOB_NODELIST": "n[1-2],m07",
+    "SLURM_RESTART_COUNT": "2",
+}
+SHOWN = """JobId=12 ArrayJobId=11 ArrayTaskId=0 JobName=x JobState=RUNNING Reason=None Restarts=1 NodeList=n1
+JobId=11 ArrayJobId=11 ArrayTaskId=1-2,5%3 JobName=x JobState=PENDING Reason=Dependency Restarts=0 NodeList=(null)
+"""
+
+
+def test_a_rank_knows_who_is_where() -> None:
+    nodes = Nodes.here(ENVIRONMENT)
+    assert nodes.hosts == ("n1", "n2", "m07") and nodes.host == "n2"
+    assert nodes.job == "12" and nodes.start == "12-2"
+    task = Nodes.here(ENVIRONMENT | {"SLURM_ARRAY_JOB_ID": "11", "SLURM_ARRAY_TASK_ID": "3"})
+    assert task.job == "11_3" and task.start == "11_3-2" and task.mark != nodes.mark
+
+
+def test_each_task_of_an_array_has_its_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(state, "run", lambda command: SHOWN if command[0] == "scontrol" else "")
+    found = {one.id: one for one in state.states("11", tmp_path, 3)}
+    assert [found[f"11_{i}"].state for i in range(3)] == ["RUNNING", "PENDING", "PENDING"]
+    assert found["11_0"].nodes == "n1" and found["11_0"].restarts == 1
+    assert found["11_2"].reason == "Dependency" and all(one.alive for one in found.values())
+
+
+def test_a_job_that_slurm_has_forgotten_is_known_by_its_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from submitit.core.utils import cloudpickle_dump
+
+    monkeypatch.setattr(state, "run", lambda command: "")
+    cloudpickle_dump(("success", "done"), tmp_path / "5_0_result.pkl")
+    trace = "Traceback (most recent call last):\n  File x\ntbexp.cluster.nodes.JobFailed: the shed burns\nand the barn"
+    cloudpickle_dump(("error", trace), tmp_path / "6_0_result.pkl")
+    assert state.states("5", tmp_path, 1)[0].state == "COMPLETED"
+    (failed,) = state.states("6", tmp_path, 1)
+    assert failed.failed and failed.error == "the shed burns\nand the barn"
+    (lost,) = state.states("7", tmp_path, 1)
+    assert lost.state == "UNKNOWN" and not lost.alive and not lost.failed
+
+
+def test_a_job_without_a_result_shows_the_end_of_its_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(state, "run", lambda c: "JobId=8 JobState=OUT_OF_MEMORY Reason=OutOfMemory NodeList=n1\n")
+    (tmp_path / "8_0_log.out").write_text("".join(f"line {i}\n" for i in range(40)))
+    (failed,) = state.states("8", tmp_path, 1)
+    assert failed.state == "OUT_OF_MEMORY" and failed.error.endswith("line 39") and "line 20" not in failed.error
+
+
+def test_ports_follow_job_and_restart_and_avoid_those_that_are_taken() -> None:
+    first = Nodes("12", 12, 0, 0, ("localhost",))
+    start = ray_nodes.free_range(first, "127.0.0.1")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", start + 3))
+        taken.listen()
+        assert ray_nodes.free_range(first, "127.0.0.1") == start + ray_nodes.PORTS
+    assert ray_nodes.free_range(Nodes("12", 12, 1, 0, ("localhost",)), "127.0.0.1") != start
+    assert start + ray_nodes.PORTS * ray_nodes.SLOTS < 2 * 32768 and start >= ray_nodes.FIRST_PORT
+
+
+def test_what_a_site_sets_for_ray_counts_for_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "elsewhere:6379")
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("VERL_PLATFORM", "npu")
+    environment = ray_nodes.environment_of(Nodes.here(ENVIRONMENT), tmp_path, "the token")
+    assert environment["RAY_AUTH_MODE"] == "token" and "the token" not in environment.values()
+    assert not {"RAY_ADDRESS", "VERL_PLATFORM"} & environment.keys()
+    assert (tmp_path / "token").read_text() == "the token" and (tmp_path / "token").stat().st_mode & 0o077 == 0
+
+
+def test_sbatch_is_not_given_secrets_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = {"MY_API_KEY": "x", "HF_TOKEN": "y", "PLAIN": "sk-0123456789abcdefghij", "GARDEN_KEY": "z", "KEPT": "v"}
+    for name, value in planted.items():
+        monkeypatch.setenv(name, value)
+    with submission.without_secrets(["GARDEN_KEY", "NOT_THERE"]):
+        assert [name for name in planted if name in os.environ] == ["KEPT"]
+        assert "PATH" in os.environ and not secret_name("PATH")
+    assert all(os.environ[name] == value for name, value in planted.items())

@@ -1,0 +1,327 @@
+"""A real Slurm of three nodes with eight GPUs each on this machine, and tbexp submitted to it.
+
+The nodes have networks, process tables and /tmp of their own (slurm/with_slurm.sh). Waits are long because CI's cores
+are few; no test fails on speed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tbexp
+
+ROOT = Path(tbexp.__file__).resolve().parent.parent
+PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+LACKING = [p for p in ("slurmctld", "slurmd", "munged", "sbatch", "ip", "unshare") if not shutil.which(p, path=PATH)]
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(bool(LACKING), reason=f"needs a Slurm to start: no {', '.join(LACKING)} here"),
+]
+KEY = "quite-open-sesame"
+HERE = Path(__file__).parent
+SWEPT = "buckets.bands.rarely.upper=0.05,0.08,0.12,0.15"
+
+
+class Cluster:
+    """The running Slurm. `run` gives a command on the login node."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.garden = "http://10.98.0.1:8123/v1"
+
+    def words(self, *command: str, node: str = "") -> list[str]:
+        return [str(ROOT / "slurm" / "inside.sh"), f"{self.folder}/{node}".rstrip("/"), *command]
+
+    def run(self, *command: str, node: str = "", here: Path | None = None, **more: str) -> Any:
+        base = {"PATH": os.environ["PATH"], "HOME": str(self.folder.parent), "OMP_NUM_THREADS": "1", "LANG": "C.UTF-8"}
+        return subprocess.run(
+            self.words(*command, node=node),
+            cwd=here or self.folder,
+            env=base | {"PYTHONPATH": str(ROOT)} | more,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
+    def tbexp(self, *words: str, here: Path, **more: str) -> Any:
+        return self.run(sys.executable, "-m", "tbexp", *words, here=here, **more)
+
+    def job(self, number: str) -> dict[str, str]:
+        """What the controller says of a job, of an array's last task."""
+        return dict(re.findall(r"(\w+)=(\S*)", self.run("scontrol", "-o", "show", "job", number).stdout))
+
+    def until(self, true: Callable[[], Any], seconds: float = 900.0) -> Any:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if found := true():
+                return found
+            time.sleep(1)
+        queue = self.run("squeue").stdout
+        raise AssertionError(f"it did not come to that in {seconds:.0f} s; in the queue:\n{queue}")
+
+    def idle(self) -> bool:
+        return self.run("squeue", "-h").stdout.strip() == ""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("slurm")
+    shared = [str(tmp_path_factory.getbasetemp()), str(ROOT), sys.prefix]
+    script = [str(ROOT / "slurm" / "with_slurm.sh"), str(folder), "cat"]
+    environment = os.environ | {"SLURM_SHARED": ":".join(shared)}
+    with (folder / "said").open("wb") as said, (folder / "garden").open("wb") as grown:
+        # `cat` ends with its stdin, so the cluster ends with this process, however that ends.
+        wrapper = subprocess.Popen(script, stdin=subprocess.PIPE, stdout=said, stderr=said, env=environment)
+        made = Cluster(folder)
+        try:
+            made.until(lambda: wrapper.poll() is not None or "idle" in made.run("sinfo", "-h", "-o", "%t").stdout, 120)
+            if wrapper.poll() is not None:
+                pytest.skip(f"no Slurm can be started here: {(folder / 'said').read_text()[-300:]}")
+            garden = [sys.executable, str(HERE / "data" / "garden_on_slurm.py"), "10.98.0.1", "8123", KEY]
+            garden[1:1] = ["-X", "utf8"]
+            grow = subprocess.Popen(
+                made.words(*garden),
+                stdin=subprocess.PIPE,
+                stdout=grown,
+                stderr=grown,
+                env=os.environ | {"PYTHONPATH": str(ROOT)},
+            )
+            made.until(lambda: "ready" in (folder / "garden").read_text(), 60)
+            yield made
+            grow.kill()
+            grow.wait()
+        finally:
+            assert wrapper.stdin is not None
+            wrapper.stdin.close()
+            wrapper.wait(60)
+
+
+def garden_words(cluster: Cluster, folder: Path, key: str = KEY, **more: str) -> list[str]:
+    """A probe of the garden through Slurm, its key in a secrets file."""
+    shutil.copytree(HERE / "data" / "garden", folder / "garden", ignore=shutil.ignore_patterns("__pycache__"))
+    secrets = folder / "secrets"
+    secrets.touch(mode=0o600)
+    secrets.write_text(f"GARDEN_KEY={key}\n")
+    settings = {
+        "launcher": "slurm",
+        "launcher.secrets_file": str(secrets),
+        "launcher.shards": "2",
+        "launcher.minutes": "30",
+        "stages": "[probe,select,report]",
+        "tasks": "folder",
+        "tasks.root": "garden",
+        "tasks.candidates": "releases/candidates.yaml",
+        "policy": "chat",
+        "policy.endpoint.base_url": cluster.garden,
+        "policy.endpoint.model": "m",
+        "policy.endpoint.api_key_env": "GARDEN_KEY",
+        "probe.attempts": "6",
+    }
+    return [f"{key}={value}" for key, value in (settings | more).items()]
+
+
+def holding(folder: Path, *but: Path) -> list[Path]:
+    """The files below the folder that hold the key."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path not in but]
+    return [path for path in files if KEY.encode() in path.read_bytes()]
+
+
+def jobs_in(record: Path) -> dict[str, dict[str, Any]]:
+    return {job["name"]: job for job in json.loads(record.read_text())["jobs"]}
+
+
+@pytest.fixture(scope="module")
+def sweep(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Four runs that differ in a band's edge, submitted by one command and run to their ends."""
+    folder = tmp_path_factory.mktemp("sweep")
+    words = garden_words(cluster, folder)
+    exported = {"GARDEN_KEY": KEY, "MY_API_TOKEN": KEY}  # as a user may have exported them for other work
+    done = cluster.tbexp("-m", SWEPT, *words, here=folder, **exported)
+    assert done.returncode == 0, done.stderr
+    cluster.until(cluster.idle)
+    return folder, words, done.stderr
+
+
+def test_a_sweep_submits_all_jobs_at_once_and_shares_one_probe(cluster: Cluster, sweep: Any) -> None:
+    folder, _, said = sweep
+    runs = sorted((folder / "outputs" / "laptop").glob("seed1-*"))
+    jobs = [jobs_in(run / "slurm" / "jobs.json") for run in runs]
+    assert len(runs) == 4 and said.count("follow: ") == 4
+    assert len({job["probe"]["id"] for job in jobs}) == 1 and len({job["select"]["id"] for job in jobs}) == 4
+    assert sorted(job["probe"]["shared"] for job in jobs) == [False, True, True, True]
+    (store,) = (folder / "outputs" / "stages" / "probe").iterdir()
+    lines = [file.read_text().splitlines() for file in sorted(store.glob("attempts-*.jsonl"))]
+    assert [len(part) for part in lines] == [24, 24]  # 8 tasks x 6 attempts, each by one of two jobs
+    keys = [(row["uid"], row["attempt"]) for part in lines for row in map(json.loads, part)]
+    assert len(set(keys)) == 48
+    kept = [(run / "select" / "pool.yaml").read_text() for run in runs]
+    assert all((run / "report" / "report.html").exists() for run in runs) and all(kept)
+
+
+def test_the_key_that_the_jobs_used_is_in_no_file(cluster: Cluster, sweep: Any) -> None:
+    folder, words, _ = sweep
+    assert (folder / "outputs" / "mlflow.db").exists() and list((cluster.folder / "state").rglob("*"))
+    assert holding(folder) == [folder / "secrets"]  # what is looked for can be found
+    assert holding(cluster.folder) == []
+    shown = cluster.tbexp("-m", SWEPT, *words, "stages=[status]", here=folder)
+    assert shown.stdout.count("COMPLETED") == 4 * 4 and KEY not in shown.stdout + shown.stderr
+
+
+def test_a_job_that_fails_shows_its_error_to_the_submitter(cluster: Cluster, tmp_path: Path) -> None:
+    words = garden_words(cluster, tmp_path, key="a-key-that-is-refused")
+    assert cluster.tbexp(*words, here=tmp_path).returncode == 0
+    cluster.until(cluster.idle)
+    done = cluster.tbexp(*words, "stages=[status]", here=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "FAILED: " in done.stdout and "refuses the key in GARDEN_KEY (HTTP 401)" in done.stdout
+    (log,) = {Path(path) for path in re.findall(r"log: (\S+_0_0_log.out)", done.stdout)}
+    assert "HTTP 401" in (tmp_path / log).read_text()
+    assert re.search(r"select +\d+ +CANCELLED", done.stdout)  # it would have waited for ever
+    assert "a-key-that-is-refused" not in done.stdout
+
+
+def test_a_run_is_submitted_once_and_can_be_cancelled(cluster: Cluster, tmp_path: Path) -> None:
+    words = [*garden_words(cluster, tmp_path), "+launcher.sbatch.begin=now+1hour"]
+    assert cluster.tbexp(*words, here=tmp_path).returncode == 0
+    again = cluster.tbexp(*words, here=tmp_path)
+    assert again.returncode == 2 and "in the queue already" in again.stderr
+    assert "PENDING" in cluster.tbexp(*words, "stages=[status]", here=tmp_path).stdout
+    gone = cluster.tbexp(*words, "stages=[cancel]", here=tmp_path)
+    assert "cancelled" in gone.stdout and "probe" in gone.stdout and "select" in gone.stdout
+    cluster.until(cluster.idle, 60)
+
+
+def test_a_node_that_never_joins_is_named_within_the_deadline(cluster: Cluster, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    wall = "ip rule add to 10.98.0.11/32 ipproto tcp dport 20000-32000 blackhole"  # the head's node and ports
+    if cluster.run(*wall.split(), node="n3").returncode:
+        pytest.skip("no rule can be set in a node's network here")
+    try:
+        done = cluster.run(sys.executable, str(HERE / "data" / "three_nodes.py"), str(tmp_path), "100", here=tmp_path)
+        assert done.returncode == 0, done.stderr
+        cluster.until(cluster.idle)
+    finally:
+        cluster.run(*wall.replace("add", "del").split(), node="n3")
+    log = (tmp_path / f"{done.stdout}_0_log.out").read_text()
+    told = re.search(r"JobFailed: (2 of 3 nodes joined Ray within \d+ s; missing: .*)", log)
+    assert told, log[-3000:]
+    assert "n3 (rank 2): it cannot reach Ray's head at 10.98.0.11:" in told[1] and "n2" not in told[1]
+    assert left_over(cluster) == []
+    assert not (tmp_path / f"{done.stdout}-0" / "head.json").exists()  # it held the token
+
+
+def left_over(cluster: Cluster) -> list[str]:
+    """Processes of jobs that still live on some node."""
+    told = cluster.run("ps", "-eo", "args").stdout.splitlines()
+    marks = ("raylet", "gcs_server", "ray::", "tbexp.", "submitit", "ray/_private", "ray.scripts")
+    return [line for line in told if any(mark in line for mark in marks)]
+
+
+# -- training on three nodes
+
+
+TRAINING = [
+    *("experiment=smoke", "launcher=slurm", "launcher.gpus_per_node=8", "launcher.shards=2", "launcher.minutes=60"),
+    *("launcher.signal_seconds=600", "launcher.join_seconds=600", "topology.nodes=3", "model.tiny.steps=20"),
+    *("group.size=3", "group.groups_per_update=2", "probe.attempts=3", "training.steps=4"),
+    *("training.validate_every=2", "training.save_every=1", "training.keep_checkpoints=2"),
+]
+
+
+@pytest.fixture(scope="module")
+def trained(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """All stages; the training is warned after its first step, and its newest checkpoint is torn before it goes on."""
+    for module in ("verl", "ray"):
+        pytest.importorskip(module)
+    here = tmp_path_factory.mktemp("trained")
+    done = cluster.tbexp(*TRAINING, here=here)
+    assert done.returncode == 0, done.stderr
+    (run,) = (here / "outputs" / "smoke").iterdir()
+    number = jobs_in(run / "slurm" / "jobs.json")["train"]["id"]
+
+    def steps() -> list[int]:
+        file = run / "train" / "metrics.jsonl"
+        lines = file.read_text().splitlines() if file.exists() else []
+        return [row["step"] for row in map(json.loads, lines) if row.get("train/seconds/step")]
+
+    def settled() -> bool:
+        return cluster.job(number).get("JobState") not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING")
+
+    cluster.until(lambda: steps() or settled())
+    mlflow_run = json.loads((run / "tracking" / "mlflow_run.json").read_text())["run_id"]
+    cluster.run("scancel", "--signal=USR2", number)
+    cluster.until(lambda: cluster.job(number).get("Restarts") == "1" or settled())
+    log = run / "slurm" / f"{number}_0_log.out"
+    assert not settled(), log.read_text()[-3000:]
+    saved = max(steps())
+    shard = next((run / "train" / "checkpoints" / f"global_step_{saved}").glob("actor/model_world_size_3_rank_2.pt"))
+    shard.write_bytes(shard.read_bytes()[:-7])
+    cluster.until(lambda: cluster.job(number).get("JobState") == "PENDING")
+    between = left_over(cluster)
+    cluster.run("scontrol", "update", f"jobid={number}", "StartTime=now")
+    cluster.until(cluster.idle, 1500)
+    return here, run, log.read_text(), saved, mlflow_run, between
+
+
+def test_three_nodes_become_one_ray_and_train_through_all_stages(cluster: Cluster, trained: Any) -> None:
+    here, run, log, *_ = trained
+    shown = cluster.tbexp(*TRAINING, "stages=[status]", here=here).stdout
+    assert shown.count("COMPLETED") == 9 and "FAILED" not in shown, shown + log[-3000:]
+    assert len(re.findall(r"Ray on 10\.98\.0\.11:\d+: 3 nodes, 24 GPUs", log)) == 2
+    told = (run / "train" / "verl" / "driver.log").read_text()
+    assert {f"10.98.0.1{i}" for i in (2, 3)} <= set(re.findall(r"ip=(10\.98\.0\.\d+)", told))  # head lines have no ip
+    shards = {path.name for path in run.glob("train/checkpoints/*/actor/model_*.pt")}
+    assert shards == {f"model_world_size_3_rank_{rank}.pt" for rank in range(3)}
+    summary = json.loads((run / "evaluate" / "summary.json").read_text())
+    assert {name: policy["tasks"] for name, policy in summary["policies"].items()} == {"base": 6, "trained": 6}
+    assert (run / "report" / "report.html").exists()
+
+
+def test_a_warned_training_saves_at_the_step_s_end_and_is_requeued(trained: Any) -> None:
+    _, _, log, saved, *_ = trained
+    assert f"training stopped after step {saved}, which is saved; the next start goes on from there" in log
+    assert "the job goes back into the queue" in log and saved < 4
+
+
+def test_a_torn_checkpoint_is_passed_over_with_a_message(trained: Any) -> None:
+    _, run, log, saved, *_ = trained
+    assert re.search(rf"checkpoint of step {saved} is skipped: \S+model_world_size_3_rank_2.pt has \d+ of \d+", log)
+    starts = sorted(file.name for file in (run / "train" / "verl").glob("rows-*.jsonl"))
+    assert starts == ["rows-0000-from-0.jsonl", f"rows-0001-from-{saved - 1}.jsonl"]
+
+
+def test_the_requeued_training_continues_one_curve_in_one_mlflow_run(trained: Any) -> None:
+    from mlflow.tracking import MlflowClient
+
+    here, run, _, _, before, _ = trained
+    steps = [json.loads(line)["step"] for line in (run / "train" / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [0, 1, 2, 3, 4]
+    client = MlflowClient(f"sqlite:///{here / 'outputs' / 'mlflow.db'}")
+    (experiment,) = [e for e in client.search_experiments() if e.name == "smoke"]
+    (found,) = client.search_runs([experiment.experiment_id])
+    assert found.info.run_id == before and found.info.status == "FINISHED"
+    told = client.get_metric_history(before, "train/reward_mean")
+    assert sorted({metric.step for metric in told}) == [1, 2, 3, 4]
+    for stage in ("probe/pass_rate", "select/pool_size", "eval/pass_at_1"):
+        assert stage in found.data.metrics
+
+
+def test_no_process_is_left_on_the_nodes(cluster: Cluster, trained: Any) -> None:
+    *_, between = trained
+    assert between == [] and left_over(cluster) == []
+    for node in ("n1", "n2", "n3"):
+        shown = cluster.run("ls", "/tmp", node=node)
+        if shown.returncode == 0:  # another user may not enter a node
+            assert not [name for name in shown.stdout.split() if name.startswith("tbx-")]

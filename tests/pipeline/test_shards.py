@@ -1,0 +1,44 @@
+"""Parts of a campaign: nothing twice, nothing left out, whatever was done before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tbexp.attempts import AttemptStore
+from tbexp.pipeline.campaign import Shard, missing
+
+
+class Holding:
+    """As much of a store as `missing` looks at."""
+
+    def __init__(self, there: set[tuple[str, int]]):
+        self.there = there
+
+    def missing(self, uids: list[str], n: int) -> list[tuple[str, int]]:
+        return [(uid, i) for uid in uids for i in range(n) if (uid, i) not in self.there]
+
+
+@given(tasks=st.integers(1, 9), attempts=st.integers(1, 9), of=st.integers(1, 5), done=st.sets(st.integers(0, 80)))
+def test_shards_divide_what_is_missing_and_never_change_places(
+    tasks: int, attempts: int, of: int, done: set[int]
+) -> None:
+    uids = [f"task{i}" for i in range(tasks)]
+    everything = [(uid, i) for uid in uids for i in range(attempts)]
+    there = {everything[i] for i in done if i < len(everything)}
+    fresh = [set(missing(Holding(set()), uids, attempts, Shard(i, of))) for i in range(of)]  # type: ignore[arg-type]
+    later = [missing(Holding(there), uids, attempts, Shard(i, of)) for i in range(of)]  # type: ignore[arg-type]
+    assert sorted(key for part in later for key in part) == sorted(set(everything) - there)
+    assert all(set(part) <= fresh[i] for i, part in enumerate(later))
+    if tasks % of == 0:
+        assert len({len(part) for part in fresh}) == 1
+
+
+def test_each_shard_writes_files_of_its_own(tmp_path: Path) -> None:
+    with AttemptStore(tmp_path, shard=Shard(0, 2).name), AttemptStore(tmp_path, shard=Shard(1, 2).name):
+        assert {file.name for file in tmp_path.glob("attempts*.jsonl")} == {
+            "attempts-0-of-2.jsonl",
+            "attempts-1-of-2.jsonl",
+        }
