@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tbexp.cluster import ray_nodes, state, submission
-from tbexp.cluster.nodes import Nodes
+from tbexp.cluster import job, ray_nodes, state, submission
+from tbexp.cluster.nodes import JobFailed, Nodes, inherited
 from tbexp.config.secrets import secret_name
 
 ENVIRONMENT = {
@@ -89,3 +93,65 @@ def test_sbatch_is_not_given_secrets_of_the_environment(monkeypatch: pytest.Monk
         assert [name for name in planted if name in os.environ] == ["KEPT"]
         assert "PATH" in os.environ and not secret_name("PATH")
     assert all(os.environ[name] == value for name, value in planted.items())
+
+
+@pytest.fixture
+def ending(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[list[str]]]:
+    """Ends a start of a job as its work would; the commands that Slurm was given."""
+    nodes, given = Nodes("12", 12, 0, 0, ("localhost",)), []
+
+    class Done:
+        returncode, stderr = 0, ""
+
+    def end(*, idle: bool, **settings: Any) -> list[list[str]]:
+        given.clear()
+        start = tmp_path / nodes.start
+        start.mkdir(exist_ok=True)
+        (start / "outcome.json").write_text('{"message": "training stopped: this start kept 0 steps"}')
+        monkeypatch.setattr(job.subprocess, "run", lambda command, **_: given.append(command) or Done())
+        monkeypatch.setattr(job.time, "sleep", lambda seconds: None)
+        with contextlib.suppress(SystemExit):
+            job.NodeJob(plan="p", folder=str(tmp_path), **settings).again(nodes, start, idle=idle)
+        return given
+
+    return end
+
+
+def test_a_job_that_kept_something_is_requeued_however_often(ending: Callable[..., list[list[str]]]) -> None:
+    for _ in range(5):
+        assert ending(idle=False) == [["scontrol", "requeue", "12"]]
+
+
+def test_starts_that_keep_no_step_are_no_success_and_end_after_a_few(ending: Callable[..., list[list[str]]]) -> None:
+    assert ending(idle=True) and ending(idle=True)
+    assert ending(idle=False)  # one that kept a step between them counts anew
+    assert ending(idle=True) and ending(idle=True)
+    with pytest.raises(JobFailed, match=r"kept 0 steps; 3 starts in a row kept nothing new"):
+        ending(idle=True)
+
+
+def test_a_job_that_must_not_be_requeued_says_how_to_go_on(ending: Callable[..., list[list[str]]]) -> None:
+    with pytest.raises(JobFailed, match="the same command goes on from there"):
+        ending(idle=False, requeue=False)
+
+
+def test_a_plan_that_a_node_does_not_see_is_a_file_system_that_is_not_shared(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    before = {number: signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGTERM)}
+    try:
+        with pytest.raises(JobFailed, match=r"not seen on n2: store and hydra\.run\.dir have to be"):
+            job.NodeJob(plan=str(tmp_path / "plan.json"), folder=str(tmp_path))()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_of_the_names_for_gpus_that_slurm_sets_one_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "0")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert inherited()["ROCR_VISIBLE_DEVICES"] == "0"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert "ROCR_VISIBLE_DEVICES" not in inherited() and inherited()["CUDA_VISIBLE_DEVICES"] == "0"
