@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -107,8 +107,6 @@ def pair(first: TaskCounts, second: TaskCounts, *, samples: int = 2000, seed: in
         gained = tuple(uid for uid, before, after in zip(whole, was, now, strict=True) if after and not before)
         lost = tuple(uid for uid, before, after in zip(whole, was, now, strict=True) if before and not after)
         p = mcnemar_exact(len(gained), len(lost)) if whole else None
-        if every is not None and not gained and not lost:
-            every = replace(every, low=None, high=None)  # a bootstrap of nothing but zeros would look certain
     return Pairing(
         attempts=(first.attempts, second.attempts),
         shared=shared,
@@ -137,4 +135,5 @@ def _change(before: Sequence[float], after: Sequence[float], samples: int, seed:
     if not before:
         return None
     value, low, high = paired_difference(before, after, samples=samples, seed=seed)
-    return Change(value, low, high, len(before))
+    # Where all tasks changed alike, or none did, a bootstrap gives a point, which would look certain.
+    return Change(value, low, high, len(before)) if low < high else Change(value, None, None, len(before))

@@ -138,7 +138,10 @@ def _results(found: Comparison, out: Path) -> Section | None:
     costs = [_at(f, "cost", "per_reliable_task_usd") for _, _, f in rows]
     with_cost = any(isinstance(cost, int | float) and cost > 0 for cost in costs)
     lines = []
+    same = _same_base(found)
     for (side, name, values), cost in zip(rows, costs, strict=True):
+        if name == "base" and side.letter in same[1:]:
+            continue
         cells = [Cell(side.label), Cell(name, name == side.policy and len(side.figures) > 1)]
         cells.append(Cell(f"{values.get('tasks', DASH)} × {values.get('attempts', DASH)}"))
         for metric in metrics:
@@ -153,8 +156,12 @@ def _results(found: Comparison, out: Path) -> Section | None:
             known = isinstance(cost, int | float)
             cells.append(Cell(f"{cost:.2f}" if known else "∞" if cost == "inf" else DASH))
         lines.append(tuple(cells))
+    text = []
+    if len(same) > 1:
+        letters = ", ".join(same)
+        text.append(f"The base policy's counts are the same in {letters}: probably the same attempts, shown once.")
     names = ("run", "policy", "tasks × attempts", *(m.label for m in metrics))
-    section = Section("results", "Results", tables_first=True)
+    section = Section("results", "Results", text, tables_first=True)
     caption = "Rates in percent; 95% intervals for other tasks of the same kind. The policy in bold stands for its run."
     section.tables.append(
         Table("results", caption, (*names, *(["US$ per reliable task"] if with_cost else [])), tuple(lines))
@@ -185,6 +192,17 @@ def _results(found: Comparison, out: Path) -> Section | None:
     return section
 
 
+def _same_base(found: Comparison) -> list[str]:
+    """Letters of the runs whose base policy, standing beside another one, has the counts of the first such run."""
+    counts = {
+        side.letter: side.tallies["base"].counts
+        for side in found.runs
+        if "base" in side.tallies and side.policy != "base"
+    }
+    first = next(iter(counts.values()), None)
+    return [letter for letter, mine in counts.items() if mine == first]
+
+
 def _tests(found: Comparison, out: Path) -> Section | None:
     if not found.tests:
         return None
@@ -196,8 +214,8 @@ def _tests(found: Comparison, out: Path) -> Section | None:
     )
     if len(found.tests) > 1:
         section.text.append(
-            f"{len(found.tests)} tests are made, so some intervals miss 0 by chance; adjusted p-values (Holm) allow "
-            "for the number of tests."
+            f"{len(found.tests)} tests are made, so some intervals may miss 0 by chance; adjusted p-values (Holm) "
+            "allow for the number of tests."
         )
     sizes = {k for test in found.tests for k in test.found.attempts}
     every = f"{max(sizes)} of {max(sizes)}" if len(sizes) == 1 else "k of k"
@@ -270,7 +288,7 @@ def _tasks(found: Comparison, out: Path) -> Section | None:
         caption = f"Passed attempts of each task. + gained k of k against {against}, − lost it."
         if len(shown) < len(order):
             caption += f" Shown are the {len(shown)} of {len(order)} tasks that some run gained or lost."
-        columns = [f"{side.letter}\n{side.policy} /{side.attempts}" for side in sides]
+        columns = [f"{side.letter}\nof {side.attempts}" for side in sides]
         shares = {uid: known[uid] for uid in shown}
         section.pictures.append(picture(out, "tasks", caption, lambda: figures.tasks(columns, shown, shares, marks)))
     domains = {uid: d for side in sides if side.counts for uid, d in side.counts.domains.items()}
@@ -296,7 +314,7 @@ def _pools(found: Comparison, out: Path) -> Section | None:
         forecast, _, _ = forecast_and_outcome(side.run)
         split = [_at(side.run.selection, "summary", part) for part in ("train", "validation")]
         cells = [
-            side.label,
+            side.letter,
             str(len(side.run.tasks)),
             str(len(side.pool)),
             *(DASH if n is None else str(n) for n in split),
@@ -362,7 +380,7 @@ def _training(found: Comparison, out: Path) -> Section | None:
         edge = max(1, len(reward) // 5)
         first, last = (_average(part) for part in (reward[:edge], reward[-edge:]))
         replaced = sum(v for _, v in series(run.steps, "train/refilled/zero_variance"))
-        cells = [Cell(side.label), Cell(str(len(reward) or DASH)), Cell(_chosen(run))]
+        cells = [Cell(side.letter), Cell(str(len(reward) or DASH)), Cell(_chosen(run))]
         cells += [Cell(DASH if first is None else f"{first:.2f}"), Cell(DASH if last is None else f"{last:.2f}")]
         cells += [Cell(tables.percent(forecast)), _cell(_share(early)), _cell(_share(whole))]
         cells.append(Cell(f"{replaced:,.0f}" if reward else DASH))
@@ -405,7 +423,8 @@ def _settings(found: Comparison, out: Path) -> Section | None:
 def _change(change: Change | None, shared: int) -> Cell:
     if change is None:
         return Cell(DASH)
-    note = tables.interval({"low": change.low, "high": change.high}, signed=True) or "no task changed"
+    note = tables.interval({"low": change.low, "high": change.high}, signed=True)
+    note = note or ("all tasks alike" if change.value else "no task changed")
     return Cell(tables.points(change.value), note=note + ("" if change.tasks == shared else f", {change.tasks} tasks"))
 
 

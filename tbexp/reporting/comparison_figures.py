@@ -144,7 +144,7 @@ def overlap(labels: Sequence[str], letters: Sequence[str], pools: Sequence[froze
 
     size = len(pools)
     cell = min(0.95, max(0.34, 6.0 / size))
-    figure, axis = _new(min(WIDTH, 2.6 + cell * size), 0.7 + 0.72 * cell * size)
+    figure, axis = _new(min(WIDTH, 2.6 + cell * size), 0.7 + (0.72 if cell > 0.6 else 0.8) * cell * size)
     shades = LinearSegmentedColormap.from_list("overlap", ["#ffffff", "#9ecbe6", "#0072B2"])
     for y, mine in enumerate(pools):
         for x, other in enumerate(pools):
@@ -155,9 +155,14 @@ def overlap(labels: Sequence[str], letters: Sequence[str], pools: Sequence[froze
             if x == y:
                 text = f"{len(mine)}" + ("\ntasks" if cell > 0.6 else "")
             else:
-                text = "–" if index is None else f"{index:.2f}" + (f"\n{both} of {either}" if cell > 0.6 else "")
+                text = (
+                    "–"
+                    if index is None
+                    else f"{index:.2f}"
+                    + (f"\n{both} of {either}" if cell > 0.6 else f"\n{both}/{either}" if cell > 0.42 else "")
+                )
             axis.text(x + 0.5, y + 0.5, text, ha="center", va="center", color=_ink_on(shade),
-                      fontsize=9 if cell > 0.6 else 7)  # fmt: skip
+                      fontsize=9 if cell > 0.6 else 6.5)  # fmt: skip
     axis.set(xlim=(0, size), ylim=(size, 0))
     axis.set_xticks([i + 0.5 for i in range(size)], letters)
     axis.set_yticks([i + 0.5 for i in range(size)], labels)
@@ -323,9 +328,15 @@ def _line(
 
 
 def _letters(axis: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
-    """Writes letters at the ends of lines, one above the other where lines end together."""
-    below = -1.0
-    for x, y, letter, shade in sorted(ends, key=lambda end: end[1]):
-        below = max(y, below + 0.06)
-        axis.annotate(letter, (x, below), (6, 0), textcoords="offset points", va="center", color=shade,
-                      fontweight="bold", fontsize=9)  # fmt: skip
+    """Writes letters at the ends of lines; lines that end together share one text."""
+    groups: list[list[tuple[float, float, str, str]]] = []
+    for end in sorted(ends, key=lambda end: end[1]):
+        if groups and end[1] - groups[-1][0][1] < 0.06:
+            groups[-1].append(end)
+        else:
+            groups.append([end])
+    for group in groups:
+        x, y = max(end[0] for end in group), sum(end[1] for end in group) / len(group)
+        shade = group[0][3] if len(group) == 1 else INK
+        axis.annotate(" ".join(sorted(end[2] for end in group)), (x, y), (8, 0), textcoords="offset points",
+                      va="center", color=shade, fontweight="bold", fontsize=9)  # fmt: skip
