@@ -184,9 +184,11 @@ def compose_job(
             problems.append(folder)
         else:
             run_dir = folder
+            more = of_training(config) if here and "train" in config.stages else []
             if here and not config.dry_run:
-                told = " ".join(problem.where for problem in problems)
-                problems += [problem for problem in check_here(config, folder) if problem.where not in told]
+                more += check_here(config, folder)
+            told = " ".join(problem.where for problem in problems)
+            problems += [problem for problem in more if problem.where not in told]
     return Composed(tuple(job), made, config, run_dir, tuple(problems))
 
 
@@ -206,6 +208,18 @@ def new_inputs() -> Inputs:
     from tbexp.pipeline.inputs import Inputs
 
     return Inputs()
+
+
+def of_training(config: Config) -> list[Problem]:
+    """What verl will refuse, told before anything is probed. It reads verl's YAML only if there is something to
+    check against it, and imports neither verl nor torch.
+    """
+    from tbexp.training import problems
+
+    try:
+        return problems(config)
+    except UserError as error:
+        return list(error.problems)
 
 
 def jobs_of(compose: Composer, overrides: list[str]) -> list[list[str]]:

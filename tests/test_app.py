@@ -102,6 +102,8 @@ MISTAKES: list[tuple[list[str], list[str]]] = [
     (["buckets.by=bandd"], ["buckets.by: 'bandd' is unknown", "did you mean band?"]),
     (["buckets.bands.hard.upper=0.05"], ["buckets.bands.hard.upper", "0.05", "0.08", "out of order"]),
     (["training.verl=3"], ["training.verl", "mapping"]),
+    (["selection.reference.policy.kind=chatt"], ["'chatt' is unknown", "did you mean chat?"]),
+    (["selection.reference.policy.endpoint.modle=m"], ["did you mean selection.reference.policy.endpoint.model?"]),
     (["policy=chat", "stages=[probe]"], ["policy.endpoint.base_url", "policy.endpoint.model"]),
     ([*CHAT], ["train", "policy.kind is chat"]),
     ([*CHAT, "stages=[probe]", "policy.endpoint.api_key_env=TBEXP_NOT_SET"], ["no variable TBEXP_NOT_SET"]),
@@ -132,6 +134,19 @@ def test_a_mistake_ends_in_one_message_and_nothing_is_written(
     assert all(part in err for part in parts), err
     assert "Traceback" not in err and not out
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_key_that_verl_does_not_have_is_told_with_the_others_before_anything_is_probed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("verl")
+    assert app.main(["training.verl.actor_rollout_ref.actor.ppo_epoch=2", "optimizer.lrr=1"]) == 2
+    said = capsys.readouterr().err
+    assert "2 problems" in said and "optimizer.lrr" in said
+    assert "did you mean actor_rollout_ref.actor.ppo_epochs" in said
+    assert app.main(["training.verl.actor_rollout_ref.actor.ppo_epochs=2", "dry_run=true"]) == 0
+    assert app.main(["training.verl.actor_rollout_ref.actor.ppo_epoch=2", "stages=[probe]", "dry_run=true"]) == 0
+    assert not list(tmp_path.iterdir())
 
 
 def test_all_mistakes_are_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:

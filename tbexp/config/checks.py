@@ -11,7 +11,17 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from tbexp.config.schema import BANDS, STAGES, Config, Endpoint, Topology
+from tbexp.config.schema import (
+    BANDS,
+    STAGES,
+    Config,
+    Endpoint,
+    JudgeConfig,
+    PolicyConfig,
+    Probe,
+    Topology,
+    UserConfig,
+)
 from tbexp.config.secrets import key_in, read_secrets
 from tbexp.errors import Problem, UserError
 
@@ -87,6 +97,15 @@ def probe_and_selection(config: Config) -> Iterator[Problem]:
             "selection.min_clean",
             "lower it, or raise probe.attempts",
         )
+    yield from adaptive(config.probe)
+    shards = config.launcher.shards or config.topology.nodes
+    if config.launcher.kind == "slurm" and shards > 1 and config.probe.kind == "adaptive" and config.probe.spend_saved:
+        yield Problem(
+            f"the {shards} jobs of a probe do not know what the others have saved, so they cannot spend it",
+            "probe.spend_saved",
+            "launcher.shards=1, or probe.spend_saved=false",
+        )
+    yield from reference_policy(config)
     reference = config.selection.reference
     if (reference.threshold is None) != (reference.probability is None):
         given, other = ("threshold", "probability") if reference.probability is None else ("probability", "threshold")
@@ -94,6 +113,45 @@ def probe_and_selection(config: Config) -> Iterator[Problem]:
             f"selection.reference.{given} says nothing without selection.reference.{other}",
             f"selection.reference.{other}",
             "set both or neither",
+        )
+
+
+def reference_policy(config: Config) -> Iterator[Problem]:
+    reference = config.selection.reference
+    if reference.policy.kind is None:
+        return
+    key = "selection.reference"
+    if reference.rows:
+        yield Problem("the reference's attempts are given, and its policy too", f"{key}.rows", "give one of the two")
+    if config.probe.rows:
+        yield Problem(
+            "a reference policy screens tasks before they are probed, but probe.rows gives rows made elsewhere",
+            f"{key}.policy.kind",
+            f"give the reference's rows too: {key}.rows=[...]",
+        )
+    for name in ("min_clean", "min_passed"):
+        if getattr(reference, name) > reference.attempts:
+            yield Problem(
+                f"{getattr(reference, name)} of {reference.attempts} attempts ({key}.attempts) can never be reached",
+                f"{key}.{name}",
+                f"lower it, or raise {key}.attempts",
+            )
+
+
+def adaptive(probe: Probe) -> Iterator[Problem]:
+    if probe.kind != "adaptive":
+        return
+    if probe.least > probe.attempts:
+        yield Problem(
+            f"{probe.least} attempts before a task can stop are more than probe.attempts, which is {probe.attempts}",
+            "probe.least",
+            "lower it, or raise probe.attempts",
+        )
+    if probe.max_attempts is not None and probe.max_attempts < probe.attempts:
+        yield Problem(
+            f"{probe.max_attempts} attempts per task at most are fewer than probe.attempts, which is {probe.attempts}",
+            "probe.max_attempts",
+            "raise it, or leave it null",
         )
 
 
@@ -114,7 +172,7 @@ def endpoints(config: Config) -> Iterator[Problem]:
             yield Problem(
                 f"{name}.kind is chat, but no model is named", f"{key}.model", "the name the endpoint knows it by"
             )
-    for name, part in (("user", config.user), ("judge", config.judge)):
+    for name, part in spenders(config):
         cap = part.spending_cap_usd
         if cap is not None and part.kind == "chat" and part.endpoint.model not in config.prices.models:
             yield Problem(
@@ -126,9 +184,19 @@ def endpoints(config: Config) -> Iterator[Problem]:
 
 def chat_endpoints(config: Config) -> Iterator[tuple[str, Endpoint]]:
     """The endpoints that this config speaks to, by the name of their group."""
-    for name, part in (("policy", config.policy), ("user", config.user), ("judge", config.judge)):
+    for name, part in spenders(config):
         if part.kind == "chat":
             yield name, part.endpoint
+
+
+def spenders(config: Config) -> tuple[tuple[str, PolicyConfig | UserConfig | JudgeConfig], ...]:
+    """Whoever may speak to an endpoint, by the name of its section."""
+    return (
+        ("policy", config.policy),
+        ("user", config.user),
+        ("judge", config.judge),
+        ("selection.reference.policy", config.selection.reference.policy),
+    )
 
 
 def named_keys(config: Config) -> Iterator[tuple[str, str]]:

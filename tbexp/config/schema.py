@@ -214,6 +214,7 @@ class PolicyConfig(Group):
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
     concurrency: AtLeastOne = 64  # attempts in flight
+    spending_cap_usd: Positive | None = None  # of an endpoint: stop (exit 3) when prices say that more was spent
 
 
 class UserConfig(Group):
@@ -278,17 +279,36 @@ class Fields(Group):
 
 class Probe(Group):
     name: str
-    attempts: AtLeastOne = 8
+    kind: Literal["fixed", "adaptive"] = "fixed"  # adaptive: a task stops when its decision can hardly change
+    attempts: AtLeastOne = 8  # per task; adaptive: at most, and on average with spend_saved
+    level: Annotated[float, Field(ge=0.5, le=1.0, strict=True)] = 0.93  # adaptive: probability of the final decision
+    least: AtLeastOne = 3  # adaptive: attempts before a task can stop
+    spend_saved: bool = False  # adaptive: spend what was saved on the tasks that are least certain
+    max_attempts: AtLeastOne | None = None  # per task, with spend_saved; null: three times `attempts`
     rows: list[str] = Field(default_factory=list)  # JSONL files made elsewhere, instead of probing
     fields: Fields = Fields()
     retries: Count = 3  # further tries of an attempt that ended in a system error
     max_system_error_share: Share = 0.05  # of all attempts after retries; above: exit 3
 
 
+class ReferencePolicy(PolicyConfig):
+    """The stronger model, as a policy behind an endpoint; as for policy=chat if nothing else is set."""
+
+    name: str = "reference"
+    kind: Literal["chat", "scripted"] | None = None  # type: ignore[assignment]  # null: there is none
+    format: Literal["qwen3_xml", "hermes"] | None = None  # of a server without a tool parser: how calls are written
+    endpoint: Endpoint = Endpoint(timeout_s=600.0)
+    sampling: Sampling = Sampling(max_tokens=8192)
+    limits: Limits = Limits(actions=100, tokens=106496, generation_seconds=1800.0)
+    concurrency: AtLeastOne = 16
+
+
 class Reference(Group):
     """The screen by a stronger model: tasks that it does not solve are not trained on."""
 
-    rows: list[str] = Field(default_factory=list)  # its attempts; none: no screen
+    rows: list[str] = Field(default_factory=list)  # its attempts; neither these nor a policy: no screen
+    policy: ReferencePolicy = ReferencePolicy()  # it is probed first, and what it does not solve is never probed
+    attempts: AtLeastOne = 4  # per candidate, of `policy`
     min_clean: AtLeastOne = 1
     min_passed: Count = 1
     threshold: Share | None = None  # with `probability`: its pass rate must be above this

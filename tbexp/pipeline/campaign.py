@@ -8,21 +8,22 @@ task and its number.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from tbexp.attempts import AttemptRow, AttemptStore
-from tbexp.attempts.store import Key
 from tbexp.config.schema import Config
 from tbexp.episode import Attempt, World, open_judge, open_user, run_attempt
 from tbexp.errors import UserError, WorldFailure, one_line
 from tbexp.grading import open_grader
 from tbexp.pipeline.identity import attempt_seed
 from tbexp.pipeline.progress import Bar
+from tbexp.pipeline.wanted import Key, Wanted
 from tbexp.policy import Policy
 from tbexp.sandbox import Server, open_sandbox
 from tbexp.tasks import Task, is_benchmark
@@ -30,28 +31,6 @@ from tbexp.tasks import Task, is_benchmark
 log = logging.getLogger(__name__)
 
 GIVE_UP_AFTER = 20  # system errors in a row, with nothing clean between them
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """Every `of`-th attempt of a campaign, from number `index` on: made by a job of its own, in files of its own."""
-
-    index: int
-    of: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.index}-of-{self.of}"
-
-
-def missing(store: AttemptStore, uids: Sequence[str], attempts: int, shard: Shard | None = None) -> list[Key]:
-    """What is not there yet. Shards of one campaign have nothing in common, whatever is there already."""
-    lacking = store.missing(uids, attempts)
-    if shard is None:
-        return lacking
-    place = {uid: number for number, uid in enumerate(sorted(uids))}
-    # Over tasks and attempts, so that shards are equally long and equally difficult.
-    return [(uid, n) for uid, n in lacking if (place[uid] + n) % shard.of == shard.index]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +45,22 @@ def run_campaign(
     config: Config,
     *,
     tasks: Sequence[Task],
-    attempts: int,
+    wanted: Wanted,
     retries: int,
     servers: Mapping[str, Server],
     policy: Policy,
     folder: Path,
     bar: Bar,
-    shard: Shard | None = None,
+    shard: str | None = None,
 ) -> CampaignResult:
-    """Fills `folder`'s store up to `attempts` per task, or a shard's part of it.
+    """Fills `folder`'s store with the attempts that are `wanted`. shard: names the files of one of several writers.
 
     Raises UserError for what the user can fix (a refused key), WorldFailure when nothing but system errors come back.
     """
-    with AttemptStore(folder, shard=None if shard is None else shard.name) as store:
+    with AttemptStore(folder, shard=shard) as store:
         store.refuse_foreign([task.uid for task in tasks])
         try:
-            return asyncio.run(_campaign(config, tasks, attempts, retries, servers, policy, store, bar, shard))
+            return asyncio.run(_campaign(config, tasks, wanted, retries, servers, policy, store, bar))
         except BaseExceptionGroup as group:
             raise _first(group) from group
 
@@ -89,21 +68,18 @@ def run_campaign(
 async def _campaign(
     config: Config,
     tasks: Sequence[Task],
-    attempts: int,
+    wanted: Wanted,
     retries: int,
     servers: Mapping[str, Server],
     policy: Policy,
     store: AttemptStore,
     bar: Bar,
-    shard: Shard | None,
 ) -> CampaignResult:
     by_uid = {task.uid: task for task in tasks}
     benchmark = {task.uid for task in tasks if is_benchmark(task)}
-    # Attempt by attempt, not task by task: whoever looks in between sees all tasks evenly covered.
-    waiting = sorted(missing(store, list(by_uid), attempts, shard), key=lambda key: (key[1], key[0]))
-    queue = iter(waiting)
-    tally = _Tally(bar, sum(r.passed is True for r in store.rows() if r.attempt < attempts))
-    tally.clean = sum(r.clean for r in store.rows() if r.uid in by_uid and r.attempt < attempts)
+    queue = _Queue(wanted.missing(store))
+    before = [row for row in wanted.counted(store.rows()) if row.clean]
+    tally = _Tally(bar, sum(row.passed is True for row in before), len(before))
     async with AsyncExitStack() as stack:
         user, judge = open_user(config.user, config.prices), open_judge(config.judge, config.prices)
         for person in (user, judge, policy):
@@ -116,25 +92,59 @@ async def _campaign(
             judge=judge,
         )
 
+        async def attempt(uid: str, number: int) -> AttemptRow:
+            seed = attempt_seed(config.seed, uid, number)
+            for tries in range(1, retries + 2):
+                done = await run_attempt(
+                    by_uid[uid], attempt=number, seed=seed, policy=policy, world=world, limits=config.policy.limits
+                )
+                row = row_of(done, tries, config.sandbox.search, evaluation_only=uid in benchmark)
+                store.append(row, done.trajectory)
+                tally.note(done, last=tries == retries + 1)
+                if row.clean:
+                    break
+                await asyncio.sleep(min(2.0 ** (tries - 1), 30.0) * 0.2)
+            return row
+
         async def worker() -> None:
-            for uid, number in queue:
-                seed = attempt_seed(config.seed, uid, number)
-                for tries in range(1, retries + 2):
-                    done = await run_attempt(
-                        by_uid[uid], attempt=number, seed=seed, policy=policy, world=world, limits=config.policy.limits
-                    )
-                    row = row_of(done, tries, config.sandbox.search, evaluation_only=uid in benchmark)
-                    store.append(row, done.trajectory)
-                    tally.note(done, last=tries == retries + 1)
-                    if done.system_error is None:
-                        break
-                    await asyncio.sleep(min(2.0 ** (tries - 1), 30.0) * 0.2)
+            while (key := await queue.next()) is not None:
+                await queue.ended(wanted.then(await attempt(*key)))
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(config.policy.concurrency, len(waiting))):
+            for _ in range(min(config.policy.concurrency, wanted.most)):
                 group.create_task(worker())
-    left = Counter(r.system_error["kind"] for r in store.rows() if r.system_error and r.attempt < attempts)
+    left = Counter(row.system_error["kind"] for row in wanted.counted(store.rows()) if row.system_error)
     return CampaignResult(tally.fresh, dict(left))
+
+
+class _Queue:
+    """What is still to be run; an attempt that ends may add to it.
+
+    Attempt by attempt, not task by task: whoever looks in between sees all tasks evenly covered.
+    """
+
+    def __init__(self, keys: Iterable[Key]):
+        self._waiting = [(number, uid) for uid, number in keys]
+        heapq.heapify(self._waiting)
+        self._running = 0
+        self._changed = asyncio.Condition()
+
+    async def next(self) -> Key | None:
+        """The next one, waiting for it while others run that may add some; None: there is no more."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._waiting or not self._running)
+            if not self._waiting:
+                return None
+            self._running += 1
+            number, uid = heapq.heappop(self._waiting)
+            return uid, number
+
+    async def ended(self, more: Iterable[Key]) -> None:
+        async with self._changed:
+            self._running -= 1
+            for uid, number in more:
+                heapq.heappush(self._waiting, (number, uid))
+            self._changed.notify_all()
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -153,8 +163,8 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
 class _Tally:
     """The counts that the bar shows, and the point where going on makes no sense."""
 
-    def __init__(self, bar: Bar, passed: int):
-        self.bar, self.passed, self.clean = bar, passed, 0
+    def __init__(self, bar: Bar, passed: int, clean: int):
+        self.bar, self.passed, self.clean = bar, passed, clean
         self.fresh = self.errors = self.in_a_row = 0
         self.last = ""  # what the last system error said
         self.kinds: Counter[str] = Counter()

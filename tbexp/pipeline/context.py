@@ -73,7 +73,7 @@ class InSweep:
 
 @dataclass
 class Context:
-    """One run. `seconds` by stage and `results` end in the manifest and the summary table."""
+    """One run. `seconds` by stage and `facts` end in the manifest, `results` in the summary table."""
 
     config: Config
     run_dir: Path
@@ -83,6 +83,7 @@ class Context:
     given: str = ""  # hash of what the stages are given
     seconds: dict[str, float] = field(default_factory=dict)
     results: list[tuple[str, str]] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     place: Place = HERE
     sweep: InSweep | None = None
@@ -160,6 +161,12 @@ class Context:
         if self.config.policy.kind == "chat":
             return policies.chat(self.config)
         return policies.local(self.config, self.model_folder)
+
+    def reference_policy(self) -> Policy:
+        """The stronger policy that screens the candidates."""
+        from tbexp.pipeline import policies
+
+        return policies.reference(self.config)
 
     @cached_property
     def base_identity(self) -> Any:

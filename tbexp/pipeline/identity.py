@@ -59,9 +59,15 @@ def _endpoint(config: Any) -> dict[str, Any]:
 def policy_identity(config: Config, model_key: str) -> Any:
     """Who the base policy is."""
     if config.policy.kind == "chat":
-        return {"kind": "chat", **_endpoint(config.policy.endpoint)}
+        return {"kind": "chat", **_endpoint(config.policy.endpoint), "format": config.model.format}
     model = {"model": model_key, "format": config.model.format, "max_context": config.model.max_context}
     return {"kind": config.policy.kind, **model}
+
+
+def reference_identity(config: Config) -> Any:
+    """Who `selection.reference.policy` is."""
+    policy = config.selection.reference.policy
+    return {"kind": policy.kind, **_endpoint(policy.endpoint), "format": policy.format}
 
 
 def campaign_key(config: Config, policy: Any, tasks: Sequence[Task], servers: str) -> str:

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from tbexp.config.schema import Config
-from tbexp.pipeline.campaign import Shard
 from tbexp.pipeline.context import Context, InSweep, Place, Untracked
 from tbexp.pipeline.progress import Progress
 from tbexp.pipeline.run import quiet_environment, run_here
-from tbexp.pipeline.sharing import attempts_of_shard
+from tbexp.pipeline.sharing import Shard, attempts_of_shard
 from tbexp.pipeline.submit import stages_campaign
 
 

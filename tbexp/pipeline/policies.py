@@ -39,5 +39,25 @@ def local(config: Config, folder: Path) -> Policy:
 
 
 def chat(config: Config) -> Policy:
-    """An OpenAI-compatible endpoint."""
-    return ChatPolicy(config.policy.endpoint, config.policy.sampling)
+    """An OpenAI-compatible endpoint. A server without a tool parser writes calls as `model.format` says."""
+    endpoint = config.policy.endpoint
+    return ChatPolicy(
+        endpoint,
+        config.policy.sampling,
+        config.model.format,
+        spending_cap_usd=config.policy.spending_cap_usd,
+        price=config.prices.models.get(endpoint.model or ""),
+    )
+
+
+def reference(config: Config) -> Policy:
+    """The endpoint of `selection.reference.policy`."""
+    part = config.selection.reference.policy
+    return ChatPolicy(
+        part.endpoint,
+        part.sampling,
+        part.format,
+        section="selection.reference.policy",
+        spending_cap_usd=part.spending_cap_usd,
+        price=config.prices.models.get(part.endpoint.model or ""),
+    )

@@ -137,6 +137,9 @@ def refuse_unbuilt(config: Config) -> None:
         problems.append(
             Problem("a scripted policy has no outputs outside tests", "policy", "policy=local or policy=chat")
         )
+    if config.selection.reference.policy.kind == "scripted":
+        key = "selection.reference.policy.kind"
+        problems.append(Problem("a scripted reference has no outputs outside tests", key, f"{key}=chat"))
     if problems:
         raise UserError(problems)
 
@@ -149,9 +152,7 @@ def plan(config: Config, run_dir: Path, inputs: Inputs) -> None:
         group, training = config.group, config.training
         rows = config.probe.rows
         steps = {
-            "probe": f"rows of {', '.join(rows)}"
-            if rows
-            else f"{len(candidates)} tasks x {config.probe.attempts} attempts",
+            "probe": f"rows of {', '.join(rows)}" if rows else _probe_plan(config, len(candidates)),
             "select": f"by {config.buckets.by}; {config.selection.validation_fraction:.0%} for validation",
             "train": f"{training.steps} updates of {group.groups_per_update} groups x {group.size} attempts, "
             f"validated every {training.validate_every}",
@@ -170,6 +171,18 @@ def plan(config: Config, run_dir: Path, inputs: Inputs) -> None:
                 progress.say(line)
 
 
+def _probe_plan(config: Config, tasks: int) -> str:
+    probe, reference = config.probe, config.selection.reference
+    most = " at most" if probe.kind == "adaptive" and not probe.spend_saved else ""
+    text = f"{tasks} tasks x {probe.attempts} attempts{most}"
+    if probe.kind == "adaptive":
+        text += ", each until its decision can hardly change"
+    if reference.policy.kind is None:
+        return text
+    screen = f"{tasks} tasks x {reference.attempts} attempts of {reference.policy.endpoint.model}"
+    return f"{screen}; of those it solves, {text}"
+
+
 def run_stages(context: Context) -> None:
     from tbexp.pipeline import stages
 
@@ -185,6 +198,7 @@ def run_stages(context: Context) -> None:
         stages.forget(context, stage)
     earlier = read_json(context.run_dir / "manifest.json") or {}
     context.seconds = {name: entry["seconds"] for name, entry in earlier.get("stages", {}).items()}
+    context.facts = dict(earlier.get("facts", {}))
     for name in STAGES:
         if name not in config.stages:
             continue
@@ -233,6 +247,7 @@ def write_manifest(context: Context, *, finished: str | None = None) -> None:
             **({} if shared is None else {"overlap": shared}),
             "finished": finished,
             "stages": {name: {"seconds": seconds} for name, seconds in context.seconds.items()},
+            "facts": context.facts,  # what stages found out: attempts saved by adaptive probing, the reference's screen
             "outputs": {str(f.relative_to(run_dir)): sha256_of(f) for f in files if f.exists()},
         },
     )

@@ -16,11 +16,13 @@ from filelock import FileLock
 
 from tbexp.attempts import AttemptRow, AttemptStore, canonical
 from tbexp.config.checks import key_names
+from tbexp.config.schema import Config
 from tbexp.config.secrets import provide
 from tbexp.errors import WorldFailure
-from tbexp.pipeline.campaign import Shard, missing, run_campaign
+from tbexp.pipeline.campaign import run_campaign
 from tbexp.pipeline.context import Context
 from tbexp.pipeline.progress import Bar
+from tbexp.pipeline.wanted import Wanted
 from tbexp.tasks import Task
 
 if TYPE_CHECKING:
@@ -29,57 +31,75 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """Attempts of one policy at some tasks: what probe and evaluate are made of. folder: their store."""
+    """Attempts of one policy at some tasks: what probe and evaluate are made of.
+
+    folder: their store. tasks: all that it is about. config: of the attempts (policy, limits and endpoints count).
+    """
 
     name: str
     folder: Path
     tasks: Sequence[Task]
-    attempts: int
+    wanted: Wanted
     retries: int
     policy: Callable[[], Policy]
+    config: Config
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A part of a campaign, made by a job of its own, in files of its own."""
+
+    index: int
+    of: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.index}-of-{self.of}"
 
 
 def attempts_in(run: Context, campaign: Campaign) -> list[AttemptRow]:
-    """The rows of tasks x attempts, made where they are missing; the last row of what stays a system error."""
-    uids = [task.uid for task in campaign.tasks]
-    total = len(uids) * campaign.attempts
+    """The rows that are wanted, made where they are missing; the last row of what stays a system error."""
+    wanted = campaign.wanted
     campaign.folder.mkdir(parents=True, exist_ok=True)
     with alone_in(campaign.folder):
         with AttemptStore(campaign.folder, read_only=True) as store:
-            lacking = len(store.missing(uids, campaign.attempts))
-            untried = lacking - sum(not row.clean for row in store.rows() if row.attempt < campaign.attempts)
-        bar = run.progress.stage(campaign.name, total, "attempts", done=total - lacking)
+            rows = store.rows()
+            lacking, untried = len(wanted.missing(store)), wanted.unmade(rows)
+            before = sum(row.clean for row in wanted.counted(rows))
+        bar = run.progress.stage(campaign.name, wanted.most if lacking else before, "attempts", done=before)
         if lacking and not run.place.attempts:
             if untried > 0:
-                raise WorldFailure(f"{campaign.name}: {untried} of {total} attempts were not made by the jobs before")
-            bar.done(f"{lacking} of {total} attempts are system errors")
+                raise WorldFailure(
+                    f"{campaign.name}: {untried} of {wanted.most} attempts were not made by the jobs before"
+                )
+            bar.done(f"{lacking} of {wanted.most} attempts are system errors")
         elif lacking:
-            make_attempts(run, campaign, bar)
+            make_attempts(run, campaign, wanted, bar)
         else:
             bar.done("finished before, nothing to do")
     with AttemptStore(campaign.folder, read_only=True) as store:
-        return canonical(row for row in store.rows() if row.attempt < campaign.attempts)
+        return canonical(wanted.counted(store.rows()))
 
 
-def make_attempts(run: Context, campaign: Campaign, bar: Bar, shard: Shard | None = None) -> None:
+def make_attempts(run: Context, campaign: Campaign, wanted: Wanted, bar: Bar, shard: Shard | None = None) -> None:
     provide(run.config.launcher.secrets_file, key_names(run.config))
     run_campaign(
-        run.config,
+        campaign.config,
         tasks=campaign.tasks,
-        attempts=campaign.attempts,
+        wanted=wanted,
         retries=campaign.retries,
         servers=run.servers,
         policy=campaign.policy(),
         folder=campaign.folder,
         bar=bar,
-        shard=shard,
+        shard=None if shard is None else shard.name,
     )
     bar.done()
 
 
 def attempts_of_shard(run: Context, campaign: Campaign, shard: Shard) -> None:
     """A part of a campaign's attempts, beside the jobs that make the others."""
-    uids = [task.uid for task in campaign.tasks]
+    wanted = campaign.wanted.part(shard.index, shard.of)
     campaign.folder.mkdir(parents=True, exist_ok=True)
     whole = FileLock(campaign.folder / ".lock")
     with whole:  # whoever makes the whole campaign is waited for, and then waits for the shards
@@ -87,10 +107,10 @@ def attempts_of_shard(run: Context, campaign: Campaign, shard: Shard) -> None:
         part.acquire()
     try:
         with AttemptStore(campaign.folder, read_only=True) as store:
-            lacking = len(missing(store, uids, campaign.attempts, shard))
+            lacking = len(wanted.missing(store))
         bar = run.progress.stage(f"{campaign.name}, part {shard.index + 1} of {shard.of}", lacking, "attempts")
         if lacking:
-            make_attempts(run, campaign, bar, shard)
+            make_attempts(run, campaign, wanted, bar, shard)
         else:
             bar.done("finished before, nothing to do")
     finally:

@@ -14,25 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from tbexp.attempts import AttemptRow, AttemptStore, Counts, digest
+from tbexp.attempts import AttemptRow
 from tbexp.config.schema import Config
-from tbexp.errors import Problem, UserError, WorldFailure
+from tbexp.errors import Problem, UserError
 from tbexp.pipeline import identity
 from tbexp.pipeline.context import Context
 from tbexp.pipeline.files import link, read_json, write_json, write_whole
 from tbexp.pipeline.overlap import audit
+from tbexp.pipeline.prices import spending_of
+from tbexp.pipeline.probing import REFERENCE, probe, probe_counts, reference_counts, screened
 from tbexp.pipeline.sharing import Campaign, attempts_in
+from tbexp.pipeline.wanted import FixedNumber
 from tbexp.tasks import Task, benchmark_uids, is_benchmark, refuse_benchmark
 
 if TYPE_CHECKING:
     from tbexp.policy import Policy
-
-
-def probe_campaign(run: Context) -> Campaign:
-    tasks, probe = run.candidates, run.config.probe
-    if not tasks:
-        raise UserError(Problem("there are no candidate tasks to probe", "tasks.candidates"))
-    return Campaign("probe", probe_folder(run), tasks, probe.attempts, probe.retries, run.base_policy)
 
 
 def evaluate_campaign(run: Context, policy: str) -> Campaign:
@@ -45,7 +41,8 @@ def evaluate_campaign(run: Context, policy: str) -> Campaign:
     else:
         who, make = trained_policy(run)
     folder = run.store / "evaluate" / identity.campaign_key(config, who, tasks, run.servers_digest(tasks))
-    return Campaign(f"evaluate {policy}", folder, tasks, config.evaluation.attempts, config.evaluation.retries, make)
+    wanted = FixedNumber([task.uid for task in tasks], config.evaluation.attempts)
+    return Campaign(f"evaluate {policy}", folder, tasks, wanted, config.evaluation.retries, make, config)
 
 
 def trained_policy(run: Context) -> tuple[Any, Callable[[], Policy]]:
@@ -67,41 +64,6 @@ def trained_policy(run: Context) -> tuple[Any, Callable[[], Policy]]:
     return identity.policy_identity(config, result["model"]), lambda: policies.local(config, weights)
 
 
-def probe(run: Context) -> None:
-    """probe.attempts attempts of the base policy at every candidate."""
-    if run.config.probe.rows:
-        run.progress.say(f"probe: rows made elsewhere are used ({', '.join(run.config.probe.rows)}), nothing to do")
-        return
-    campaign = probe_campaign(run)
-    link(run.run_dir / "probe", campaign.folder)
-    rows = attempts_in(run, campaign)
-    allowed = run.config.probe.max_system_error_share
-    errors = sum(not row.clean for row in rows)
-    run.tracker.metrics({"probe/pass_rate": rate(rows), "probe/attempts": len(rows), "probe/system_errors": errors})
-    run.results.append(
-        ("probe", f"{len(campaign.tasks)} tasks x {run.config.probe.attempts}: pass rate {rate(rows):.1%}")
-    )
-    if errors > allowed * len(rows):
-        raise WorldFailure(
-            f"{errors} of {len(rows)} probe attempts are system errors, allowed are {allowed:.0%} "
-            "(probe.max_system_error_share). They are kept and tried again when the same command is run"
-        )
-
-
-def probe_folder(run: Context) -> Path:
-    return (
-        run.store
-        / "probe"
-        / identity.campaign_key(run.config, run.base_identity, run.candidates, run.servers_digest(run.candidates))
-    )
-
-
-def rate(rows: Sequence[AttemptRow]) -> float:
-    """Share of clean attempts that passed; 0 where there is none."""
-    clean = [row for row in rows if row.clean]
-    return sum(row.passed is True for row in clean) / len(clean) if clean else 0.0
-
-
 def select(run: Context) -> None:
     """The pool, from counts alone. No policy, no torch."""
     from tbexp.selection import select as decide
@@ -109,11 +71,6 @@ def select(run: Context) -> None:
 
     config = run.config
     counts, source = probe_counts(run)
-    reference = (
-        run.inputs.counts(config.selection.reference.rows, config.probe.fields)
-        if config.selection.reference.rows
-        else None
-    )
     hashes: dict[str, str] = {}
     benchmark = {uid for uid in counts.uids if uid in benchmark_uids()}
     if not config.probe.rows:
@@ -125,7 +82,8 @@ def select(run: Context) -> None:
         selection=config.selection,
         group_size=config.group.size,
         groups_per_update=config.group.groups_per_update,
-        reference=reference,
+        reference=reference_counts(run),
+        never_probed=screened(run),
         benchmark=benchmark,
         content_hashes=hashes,
     )
@@ -156,35 +114,6 @@ def select(run: Context) -> None:
     run.results.append(
         ("select", f"{len(selection.pool)} tasks: {len(selection.train)} train, {len(selection.validation)} validation")
     )
-
-
-def probe_counts(run: Context) -> tuple[Counts, Mapping[str, str]]:
-    """Counts per candidate and the hash of what they come from."""
-    config = run.config
-    if config.probe.rows:
-        counts = run.inputs.counts(config.probe.rows, config.probe.fields)
-        return counts, {"probe": counts.digest()}
-    folder = probe_folder(run)
-    uids = [task.uid for task in run.candidates]
-    if not folder.exists():
-        raise UserError(
-            Problem("there is no probe to select from", "stages", "put probe before select, or name rows in probe.rows")
-        )
-    with AttemptStore(folder, read_only=True) as store:
-        rows = [row for row in store.rows() if row.attempt < config.probe.attempts]
-        missing = len(store.missing(uids, config.probe.attempts))
-    lost = sum(not row.clean for row in rows)
-    if missing > lost:
-        raise UserError(
-            Problem(
-                f"the probe is not finished: {missing - lost} of {len(uids) * config.probe.attempts} attempts "
-                "are missing",
-                "stages",
-                "put probe before select",
-            )
-        )
-    link(run.run_dir / "probe", folder)
-    return Counts.of_rows(rows).with_uids(uids), {"probe": digest(rows)}
 
 
 def read_pool(run: Context) -> tuple[list[Task], list[Task]]:
@@ -304,7 +233,16 @@ def summarise(run: Context, rows_by_policy: Mapping[str, Sequence[AttemptRow]], 
     from tbexp.evaluation import summarise as figures_of
 
     config = run.config
-    summary = figures_of(rows_by_policy, attempts=config.evaluation.attempts, tasks=domains, settings=config.evaluation)
+    spending = {
+        name: found for name, rows in rows_by_policy.items() if (found := spending_of(config, rows)) is not None
+    }
+    summary = figures_of(
+        rows_by_policy,
+        attempts=config.evaluation.attempts,
+        tasks=domains,
+        settings=config.evaluation,
+        spending=spending,
+    )
     write_json(run.run_dir / "evaluate" / "summary.json", summary)
     run.tracker.artifact(run.run_dir / "evaluate" / "summary.json", "evaluate")
     k = str(config.evaluation.attempts)
@@ -365,6 +303,10 @@ def evaluation_metrics(found: Mapping[str, Any], k: str, *, prefix: str) -> dict
             if figure.get(side) is not None:
                 values[f"{prefix}/{name}_{side}"] = figure[side]
     values[f"{prefix}/tasks_passed_every_time"] = found["observed_all_k"]["tasks"]
+    cost = found.get("cost") or {}
+    for name in ("campaign_usd", "per_passed_attempt_usd", "per_reliable_task_usd"):
+        if isinstance(cost.get(name), int | float):  # "inf": there is no such task
+            values[f"{prefix}/cost_{name}"] = cost[name]
     for domain, part in found.get("by_domain", {}).items():
         for name in ("pass_at_1", "observed_all_k"):
             values[f"{prefix}/{name}/{domain}"] = part[name]["value"]
@@ -396,6 +338,8 @@ def report(run: Context) -> None:
 def forget(run: Context, stage: str) -> None:
     """force=[stage]: the stage's result in this run is removed, so that it is made again."""
     place = run.run_dir / stage
+    if stage == "probe" and (run.run_dir / REFERENCE).is_symlink():
+        forget(run, REFERENCE)
     if stage == "evaluate" and place.is_dir():
         for policy in place.iterdir():
             if policy.is_symlink():

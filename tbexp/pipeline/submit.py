@@ -3,6 +3,8 @@
     probe (array) -> select -> train (topology.nodes) -> evaluate trained (array) -> evaluate and report
     evaluate base (array) ------------------------------------------------------/
 
+A reference policy's attempts are an array before the probe's, which waits for it.
+
 Decided here: attempts are made by arrays, whose jobs each fill a part of one store; the jobs of one CPU read what is
 there and never make attempts. An array belongs to the store that it fills: runs that need the same attempts wait for
 the same array, so a sweep has one probe. What is finished at submission gets no job. Nothing is ever submitted from
@@ -29,6 +31,7 @@ from tbexp.errors import Problem, UserError
 from tbexp.pipeline import stages
 from tbexp.pipeline.context import Context, InSweep, Untracked
 from tbexp.pipeline.files import read_json, write_json
+from tbexp.pipeline.probing import has_reference, probe_campaign, probe_folder, reference_campaign, reference_folder
 from tbexp.pipeline.progress import Progress
 from tbexp.pipeline.sharing import Campaign
 
@@ -57,7 +60,9 @@ def jobs_of(context: Context) -> list[Planned]:
     folder = context.run_dir / FOLDER
     early = [stage for stage in ("probe", "select") if stage in wanted]
     if "probe" in wanted and not config.probe.rows:
-        found += array("probe", context, stages.probe_campaign(context).folder, "probe")
+        if has_reference(config):
+            found += array("reference", context, reference_folder(context), "reference")
+        found += array("probe", context, probe_folder(context), "probe", names(found))
     if early:
         found.append(Planned("select", folder, (told(early),), names(found), small=True))
     if "train" in wanted:
@@ -88,7 +93,7 @@ def told(names_of_stages: list[str]) -> dict[str, Any]:
 def array(name: str, context: Context, folder: Path, campaign: str, after: tuple[str, ...] = ()) -> list[Planned]:
     """The jobs that make a campaign's attempts; none when all are there."""
     shared = campaign != "trained"
-    if shared and finished(context, stages_campaign(context, campaign)):
+    if shared and finished(context, campaign):
         return []
     of = context.config.launcher.shards or context.config.topology.nodes
     tells = tuple({"campaign": campaign, "shard": index, "of": of} for index in range(of))
@@ -96,14 +101,19 @@ def array(name: str, context: Context, folder: Path, campaign: str, after: tuple
 
 
 def stages_campaign(context: Context, campaign: str) -> Campaign:
-    return stages.probe_campaign(context) if campaign == "probe" else stages.evaluate_campaign(context, campaign)
+    if campaign == "reference":
+        return reference_campaign(context)
+    return probe_campaign(context) if campaign == "probe" else stages.evaluate_campaign(context, campaign)
 
 
-def finished(context: Context, campaign: Campaign) -> bool:
+def finished(context: Context, name: str) -> bool:
+    if name == "probe" and has_reference(context.config) and not finished(context, "reference"):
+        return False  # which tasks are probed is not known before
+    campaign = stages_campaign(context, name)
     if not campaign.folder.exists():
         return False
     with AttemptStore(campaign.folder, read_only=True) as store:
-        return not store.missing([task.uid for task in campaign.tasks], campaign.attempts)
+        return not campaign.wanted.missing(store)
 
 
 def spec_of(context: Context, job: Planned, plans: Sequence[Path]) -> JobSpec:

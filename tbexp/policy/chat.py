@@ -20,7 +20,9 @@ from tbexp.policy.policy import Completion
 
 
 class ChatPolicy:
-    """format: how the model writes calls, for servers without a tool parser; None: the server reads them."""
+    """format: how the model writes calls, for servers without a tool parser; None: the server reads them. section: of
+    the config, that messages name.
+    """
 
     def __init__(
         self,
@@ -28,10 +30,13 @@ class ChatPolicy:
         sampling: Sampling,
         format: str | None = None,
         *,
+        section: str = "policy",
         spending_cap_usd: float | None = None,
         price: ModelPrice | None = None,
     ):
-        self.endpoint = ChatEndpoint(endpoint, role="policy", spending_cap_usd=spending_cap_usd, price=price)
+        self.endpoint = ChatEndpoint(
+            endpoint, role="policy", section=section, spending_cap_usd=spending_cap_usd, price=price
+        )
         self.sampling, self.format = sampling, format
         self.name = str(endpoint.model)
 

@@ -37,7 +37,8 @@ _EXCERPT = 300  # characters of a server's complaint that are shown
 
 
 class ChatEndpoint:
-    """One endpoint. role: policy, user or judge; it names the config keys and the kind of system error.
+    """One endpoint. role: policy, user or judge; it names the kind of system error, and the config's section unless
+    `section` does.
 
     usage: tokens of all answers so far. price: of this model, for `spending_cap_usd`; the cap is checked before each
     call, so what is under way when it is reached still runs to its end.
@@ -48,11 +49,13 @@ class ChatEndpoint:
         config: Endpoint,
         *,
         role: str = "policy",
+        section: str | None = None,
         spending_cap_usd: float | None = None,
         price: ModelPrice | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ):
-        key = f"{role}.endpoint"
+        section = section or role
+        key = f"{section}.endpoint"
         problems = [
             Problem(f"{field} is not set", f"{key}.{field}", f"{key}.{field}=...")
             for field, value in (("base_url", config.base_url), ("model", config.model))
@@ -62,13 +65,13 @@ class ChatEndpoint:
             problems.append(
                 Problem(
                     f"a spending cap needs the price of {config.model}",
-                    f"{role}.spending_cap_usd",
+                    f"{section}.spending_cap_usd",
                     "add the model to prices.models, or leave the cap away",
                 )
             )
         if problems:
             raise UserError(problems)
-        self.config, self.role, self.usage = config, role, Usage()
+        self.config, self.role, self.section, self.usage = config, role, section, Usage()
         self._cap, self._price = spending_cap_usd, price
         self._url = httpx.URL(str(config.base_url).rstrip("/") + "/chat/completions")
         self._transport = transport
@@ -100,7 +103,7 @@ class ChatEndpoint:
         """
         if self._cap is not None and self.spent_usd >= self._cap:
             raise WorldFailure(
-                f"{self.role}.spending_cap_usd: {self.spent_usd:.2f} of {self._cap:.2f} US dollars are spent"
+                f"{self.section}.spending_cap_usd: {self.spent_usd:.2f} of {self._cap:.2f} US dollars are spent"
             )
         payload = {"model": self.config.model, **body, **self.config.extra_body}
         client, gate = self._open()
@@ -151,7 +154,7 @@ class ChatEndpoint:
             raise UserError(
                 Problem(
                     wrong,
-                    f"{self.role}.endpoint.api_key_env",
+                    f"{self.section}.endpoint.api_key_env",
                     f"export {name}=<the key>, or name the variable that holds it",
                 )
             )
@@ -166,7 +169,7 @@ class ChatEndpoint:
             raise UserError(
                 Problem(
                     f"{self._url.host} refuses {key} (HTTP {status})",
-                    f"{self.role}.endpoint.api_key_env",
+                    f"{self.section}.endpoint.api_key_env",
                     f"put a key that is valid for {self._url.host} into {name}"
                     if name
                     else "name the variable with a key",
@@ -179,8 +182,8 @@ class ChatEndpoint:
             raise UserError(
                 Problem(
                     f"{self._url.host} knows no {self._url.path} or no model {self.config.model} (HTTP 404): {said}",
-                    f"{self.role}.endpoint",
-                    f"check {self.role}.endpoint.base_url and {self.role}.endpoint.model",
+                    f"{self.section}.endpoint",
+                    f"check {self.section}.endpoint.base_url and {self.section}.endpoint.model",
                 )
             )
         if status not in _TRANSIENT:

@@ -147,6 +147,7 @@ def _pool(run: RunData, out: Path) -> Section | None:
         f"{tables.counted(len(run.tasks), 'task')} with {clean:,} probe attempts that have a verdict; {kept} in the "
         "pool. A task's posterior is Jeffreys' Beta(passes + ½, failures + ½); the band that holds most of it decides."
     )
+    section.text += _probing(run)
     forecast = _forecast(run)
     if forecast is not None:
         section.text.append(
@@ -162,6 +163,25 @@ def _pool(run: RunData, out: Path) -> Section | None:
         )
     section.tables += [t for t in (tables.band_table(run), tables.reason_table(run)) if t]
     return section
+
+
+def _probing(run: RunData) -> list[str]:
+    """What an adaptive probe saved, and what the reference's screen did."""
+    found, facts = [], run.manifest.get("facts")
+    probe, reference = _at(facts, "probe"), _at(facts, "reference")
+    if _at(probe, "kind") == "adaptive":
+        found.append(
+            f"Adaptive probing took {probe['attempts']:,} attempts and saved {100 * probe['attempts_saved_share']:.0f}%"
+            f" of the full probe: {tables.counted(probe['stopped_early'], 'task')} stopped early"
+            + (f", {probe['extended']} got more attempts than that." if probe["extended"] else ".")
+        )
+    if reference:
+        found.append(
+            f"The reference {reference['model']} solves {reference['solvable']} of {reference['tasks']} candidates "
+            f"({reference['attempts']:,} attempts, {100 * reference['pass_rate']:.0f}% passed); the others were never "
+            "probed."
+        )
+    return found
 
 
 def _training(run: RunData, out: Path) -> Section | None:
@@ -312,7 +332,8 @@ def _forecast(run: RunData) -> float | None:
 
 
 def _sources(run: RunData) -> dict[str, Attempts]:
-    return ({"probe": run.probe} if run.probe else {}) | run.policies
+    first = {"reference": run.reference, "probe": run.probe}
+    return {name: attempts for name, attempts in first.items() if attempts} | run.policies
 
 
 def _both(run: RunData) -> bool:

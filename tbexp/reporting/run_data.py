@@ -57,6 +57,7 @@ class RunData:
     steps: dict[int, dict[str, float]]  # training metrics by step
     chosen_step: int | None
     summary: Json  # evaluate/summary.json
+    reference: Attempts | None  # of selection.reference.policy
     probe: Attempts | None
     policies: dict[str, Attempts]  # evaluated ones; base before trained
     faults: list[str] = field(default_factory=list)  # what could not be read
@@ -94,7 +95,10 @@ def read_run(folder: Path) -> RunData:
     faults: list[str] = []
     config_text, config = _yaml(folder / "config.yaml", faults)
     train = folder / "train"
+    tasks = list(_lines(folder / "select" / "tasks.jsonl", faults))
     probed, evaluated = _at(config, "probe", "attempts"), _at(config, "evaluation", "attempts")
+    if _at(config, "probe", "kind") == "adaptive" and tasks:
+        probed = {str(row.get("uid")): row.get("clean", 0) + row.get("system_errors", 0) for row in tasks}
     policies = _policies(folder / "evaluate", faults, evaluated)
     order = ["base", "trained"]
     return RunData(
@@ -102,11 +106,14 @@ def read_run(folder: Path) -> RunData:
         config=config,
         config_text=config_text,
         manifest=_json(folder / "manifest.json", faults),
-        tasks=list(_lines(folder / "select" / "tasks.jsonl", faults)),
+        tasks=tasks,
         selection=_json(folder / "select" / "manifest.json", faults),
         steps=_steps(train, faults, _at(config, "training", "steps")),
         chosen_step=_chosen_step(train, faults),
         summary=_json(folder / "evaluate" / "summary.json", faults),
+        reference=_attempts(
+            _attempt_rows(folder / "reference", faults), _at(config, "selection", "reference", "attempts")
+        ),
         probe=_attempts(_attempt_rows(folder / "probe", faults), probed),
         policies={
             name: policies[name]
@@ -138,7 +145,7 @@ def _attempt_rows(folder: Path, faults: list[str]) -> Iterator[Json]:
 def _attempts(rows: Iterator[Json] | list[Json], most: Any) -> Attempts | None:
     """For each attempt the first row with a verdict counts, as in the attempt store; else the system error.
 
-    most: attempts per task that this run is about, if it is a number; a shared store may hold more of them.
+    most: attempts per task that this run is about, one number or one for each task; a shared store may hold more.
     """
     outcomes: dict[str, dict[int, bool | None]] = {}
     finish: Counter[str] = Counter()
@@ -148,7 +155,10 @@ def _attempts(rows: Iterator[Json] | list[Json], most: Any) -> Attempts | None:
     seconds, tokens = 0.0, 0
     for row in rows:
         uid, attempt = row.get("uid"), row.get("attempt")
-        if not isinstance(uid, str) or not isinstance(attempt, int) or (isinstance(most, int) and attempt >= most):
+        if not isinstance(uid, str) or not isinstance(attempt, int):
+            continue
+        limit = most.get(uid, 0) if isinstance(most, Mapping) else most
+        if isinstance(limit, int) and attempt >= limit:
             continue
         seconds += float(row.get("seconds") or 0.0)
         tokens += int(row.get("completion_tokens") or 0)

@@ -8,7 +8,8 @@ both are given by the caller), and what is done with the pool.
 from tbexp.selection.adaptive import StoppingRule, compare_with_full, decided
 from tbexp.selection.forecast import Forecast, forecast, mixed_probability
 from tbexp.selection.posterior import BANDS, Posterior, edges_of, posterior, probability_above
-from tbexp.selection.select import Selection, TaskRow, read_exclusions, select
+from tbexp.selection.prefix import Prefix, Spend, confidence_of, prefix_of, task_prefix
+from tbexp.selection.select import Selection, TaskRow, read_exclusions, select, unsolved
 from tbexp.selection.split import split
 from tbexp.selection.write import read_tasks, write_selection
 
@@ -16,19 +17,25 @@ __all__ = [
     "BANDS",
     "Forecast",
     "Posterior",
+    "Prefix",
     "Selection",
+    "Spend",
     "StoppingRule",
     "TaskRow",
     "compare_with_full",
+    "confidence_of",
     "decided",
     "edges_of",
     "forecast",
     "mixed_probability",
     "posterior",
+    "prefix_of",
     "probability_above",
     "read_exclusions",
     "read_tasks",
     "select",
     "split",
+    "task_prefix",
+    "unsolved",
     "write_selection",
 ]

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import yaml
+from numpy.typing import ArrayLike, NDArray
 
 from tbexp.attempts.counts import Counts
 from tbexp.errors import Problem, UserError
@@ -115,6 +116,7 @@ def select(
     group_size: int,
     groups_per_update: int = 1,
     reference: Counts | None = None,
+    never_probed: Set[str] = frozenset(),
     exclude: Set[str] | None = None,
     benchmark: Set[str] = frozenset(),
     content_hashes: Mapping[str, str] | None = None,
@@ -123,7 +125,8 @@ def select(
     """Decide over every task of `counts`.
 
     exclude: None reads `selection.exclude`. benchmark: uids never to be trained on. content_hashes: {uid: hash},
-    equal for equal tasks. reference: counts of a stronger policy; None: no such gate. The order of rows or tasks does
+    equal for equal tasks. reference: counts of a stronger policy; None: no such gate. never_probed: tasks that the
+    reference rejected before anything was attempted, which is then their only reason. The order of rows or tasks does
     not matter. UserError if no task is kept (saying which gate removed how many) or the reference settings contradict
     each other.
     """
@@ -133,8 +136,8 @@ def select(
     which = which.reshape(-1)
     post = posterior(distinct[:, 0], distinct[:, 1], edges_of(buckets))
     mixed = mixed_probability(post.alpha, post.beta, group_size)
-    by_count = _count_reasons(distinct[:, 0], post, mixed, buckets, selection.min_clean)
-    unsolved = _unsolved(counts.uids, reference, selection.reference)
+    by_count = _count_reasons(_count_gates(distinct[:, 0], post, mixed, buckets, selection.min_clean))
+    rejected = unsolved(counts.uids, reference, selection.reference)
     forbidden = {hashes[uid] for uid in counts.uids if uid in hashes and (uid in excluded or uid in benchmark)}
 
     def reasons_of(by_count: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -149,8 +152,9 @@ def select(
             if not reasons and content is not None and content in forbidden:
                 reasons.append("duplicate_of_excluded")
             if not reasons:
-                reasons.extend(by_count[index])
-                if uid in unsolved:
+                if uid not in never_probed or uid not in rejected:
+                    reasons.extend(by_count[index])
+                if uid in rejected:
                     reasons.append("reference_gate")
                 if not reasons and content is not None:
                     if content in seen:
@@ -208,17 +212,39 @@ def read_exclusions(spec: str | Path | Iterable[str]) -> frozenset[str]:
     return frozenset(loaded)
 
 
-def _count_reasons(clean: Any, post: Posterior, mixed: Any, buckets: Buckets, min_clean: int) -> list[tuple[str, ...]]:
-    """The reasons that counts alone decide, per distinct (clean, passed)."""
+def kept_by_counts(
+    clean: ArrayLike, passed: ArrayLike, *, buckets: Buckets, min_clean: int, group_size: int
+) -> NDArray[np.bool_]:
+    """Whether a task of these counts is kept by all gates that look at counts alone; one answer per task."""
+    n, k = np.asarray(clean, dtype=np.int64), np.asarray(passed, dtype=np.int64)
+    post = posterior(n, k, edges_of(buckets))
+    gates = _count_gates(n, post, mixed_probability(post.alpha, post.beta, group_size), buckets, min_clean)
+    kept: NDArray[np.bool_] = ~np.any([removes for _, removes in gates], axis=0)
+    return kept
+
+
+def solved_by_counts(clean: ArrayLike, passed: ArrayLike, gate: Reference) -> NDArray[np.bool_]:
+    """Whether these counts of the reference show that a task can be solved; one answer per task."""
+    n, k = np.asarray(clean, dtype=np.int64), np.asarray(passed, dtype=np.int64)
+    solved: NDArray[np.bool_] = (n >= gate.min_clean) & (k >= gate.min_passed)
+    if gate.threshold is not None and gate.probability is not None:
+        solved &= probability_above(n, k, gate.threshold) >= gate.probability
+    return solved
+
+
+def _count_gates(
+    clean: NDArray[np.int64], post: Posterior, mixed: NDArray[np.float64], buckets: Buckets, min_clean: int
+) -> list[tuple[str, NDArray[np.bool_]]]:
+    """The gates that look at counts alone: a reason, and which tasks it removes."""
     kept = np.array([getattr(buckets.bands, name).keep for name in BANDS])
-    gates = [("insufficient_clean_runs", clean < min_clean)]
+    gates: list[tuple[str, NDArray[np.bool_]]] = [("insufficient_clean_runs", clean < min_clean)]
     if buckets.by == "band":
         mass = post.masses[np.arange(len(post.band)), post.band]
         gates.append(("difficulty_not_retained", ~kept[post.band]))
         gates.append(("band_mass_too_small", mass < buckets.min_band_mass))
     else:
         gates.append(("too_little_signal", mixed < buckets.min_mixed_probability))
-    return [tuple(name for name, removes in gates if removes[i]) for i in range(len(post.band))]
+    return gates
 
 
 def _drawn(uids: Sequence[str], reasons: Sequence[tuple[str, ...]], size: int, seed: int) -> list[tuple[str, ...]]:
@@ -229,7 +255,12 @@ def _drawn(uids: Sequence[str], reasons: Sequence[tuple[str, ...]], size: int, s
     return [why if why or uid in drawn else ("not_drawn",) for uid, why in each]
 
 
-def _unsolved(uids: tuple[str, ...], reference: Counts | None, gate: Reference) -> frozenset[str]:
+def _count_reasons(gates: list[tuple[str, NDArray[np.bool_]]]) -> list[tuple[str, ...]]:
+    """The reasons that counts alone decide, per distinct (clean, passed)."""
+    return [tuple(name for name, removes in gates if removes[i]) for i in range(len(gates[0][1]))]
+
+
+def unsolved(uids: Iterable[str], reference: Counts | None, gate: Reference) -> frozenset[str]:
     """The tasks that the reference does not show to be solvable. No reference: none."""
     if (gate.threshold is None) != (gate.probability is None):
         given, other = ("threshold", "probability") if gate.probability is None else ("probability", "threshold")
@@ -243,9 +274,7 @@ def _unsolved(uids: tuple[str, ...], reference: Counts | None, gate: Reference) 
     if reference is None:
         return frozenset()
     counts = reference.only(uids)
-    solved = (counts.clean >= gate.min_clean) & (counts.passed >= gate.min_passed)
-    if gate.threshold is not None and gate.probability is not None:
-        solved &= probability_above(counts.clean, counts.passed, gate.threshold) >= gate.probability
+    solved = solved_by_counts(counts.clean, counts.passed, gate)
     return frozenset(uid for uid, ok in zip(counts.uids, solved.tolist(), strict=True) if not ok)
 
 
@@ -312,7 +341,7 @@ def _finish(
         "buckets": buckets.model_dump(mode="json", exclude={"name"}),
         "selection": {
             **selection.model_dump(mode="json", exclude={"name", "exclude", "reference"}),
-            "reference": selection.reference.model_dump(mode="json", exclude={"rows"}),
+            "reference": selection.reference.model_dump(mode="json", exclude={"rows", "policy", "attempts"}),
         },
         "group_size": group_size,
         "groups_per_update": groups_per_update,

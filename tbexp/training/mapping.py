@@ -209,6 +209,7 @@ def compose(overrides: list[str]) -> Any:
     """
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
@@ -216,11 +217,14 @@ def compose(overrides: list[str]) -> Any:
     if spec is None or not spec.submodule_search_locations:
         raise UserError(Problem("verl is not installed", "topology", "pip install 'tbexp[train]'"))
     folder = Path(next(iter(spec.submodule_search_locations))) / "trainer" / "config"
+    outer, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None  # of our own command; there is one only
     try:
         with initialize_config_dir(str(folder), version_base=None):
             return hydra_compose("ppo_trainer", overrides=overrides)
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(Problem(f"verl refuses its configuration: {error}", "training.verl")) from error
+    finally:
+        GlobalHydra.instance().hydra = outer
 
 
 def check_passed_through(verl: Mapping[str, Any], base: Any) -> list[Problem]:

@@ -9,6 +9,7 @@ attempt is `agent_loop`'s, which checkpoint is whole `checkpoints`'.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import logging
 import os
@@ -127,14 +128,20 @@ def run_mark(folder: Path) -> str:
 
 
 def problems(config: Config) -> list[Problem]:
-    """What only training can tell about a config: whether a prompt leaves room for an answer, and verl's keys."""
+    """What only training can tell about a config: whether a prompt leaves room for an answer, whether verl is there
+    (for a run on this machine), and verl's keys. Cheap: verl's YAML is read only when `training.verl` has something to
+    check against it.
+    """
     found = []
+    installed = importlib.util.find_spec("verl") is not None
+    if not installed and config.launcher.kind == "local" and not config.dry_run:
+        found.append(Problem("train needs verl", "stages", "pip install 'tbexp[train]', or leave train out of stages"))
     if mapping.prompt_limit(config) >= config.model.max_context:
         limit = (
             f"a prompt may have {mapping.prompt_limit(config)} tokens, and a conversation {config.model.max_context}"
         )
         found.append(Problem(limit, "training.max_prompt_tokens", "set it below model.max_context"))
-    if config.training.verl:
+    if config.training.verl and installed:
         found += mapping.check_passed_through(config.training.verl, mapping.compose([]))
     return found
 

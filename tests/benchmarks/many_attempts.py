@@ -27,6 +27,7 @@ from tbexp.config.schema import Config
 from tbexp.interpret.messages import Message, Reading
 from tbexp.pipeline.campaign import run_campaign
 from tbexp.pipeline.progress import Progress
+from tbexp.pipeline.wanted import FixedNumber
 from tbexp.policy import ScriptedPolicy
 from tbexp.samples import data_root, solution
 from tbexp.sandbox import read_servers
@@ -102,7 +103,8 @@ def campaign(
         bar = progress.stage("probe", None, "attempts")
         result = run_campaign(
             Config.model_validate(values),
-            tasks=tasks, attempts=attempts, retries=0, servers=servers, policy=policy, folder=folder, bar=bar,
+            tasks=tasks, wanted=FixedNumber([task.uid for task in tasks], attempts), retries=0, servers=servers,
+            policy=policy, folder=folder, bar=bar,
         )  # fmt: skip
     with AttemptStore(folder, read_only=True) as store:
         passed = sum(row.passed is True for row in store.rows())

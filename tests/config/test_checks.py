@@ -44,6 +44,13 @@ GPU = {"topology__device": "cuda", "topology__rollout": "vllm"}
 CHAT = {"policy__kind": "chat", "policy__endpoint__base_url": "http://localhost/v1", "policy__endpoint__model": "m"}
 
 
+REFERENCE = {
+    "selection__reference__policy__kind": "chat",
+    "selection__reference__policy__endpoint__base_url": "http://x",
+    "selection__reference__policy__endpoint__model": "big",
+}
+
+
 @pytest.mark.parametrize(
     ("changes", "where", "parts"),
     [
@@ -61,6 +68,21 @@ CHAT = {"policy__kind": "chat", "policy__endpoint__base_url": "http://localhost/
         ({f"buckets__bands__{b}__keep": False for b in ("hard", "medium", "often")}, "buckets.bands", ["empty"]),
         ({"selection__min_clean": 9}, "selection.min_clean", ["9", "8", "probe.attempts"]),
         ({"selection__reference__threshold": 0.5}, "selection.reference.probability", ["threshold"]),
+        ({"probe__kind": "adaptive", "probe__least": 9}, "probe.least", ["9", "probe.attempts, which is 8"]),
+        ({"probe__kind": "adaptive", "probe__max_attempts": 7}, "probe.max_attempts", ["7", "which is 8"]),
+        (REFERENCE | {"selection__reference__rows": ["a"]}, "selection.reference.rows", ["its policy too"]),
+        (REFERENCE | {"probe__rows": ["a"]}, "selection.reference.policy.kind", ["selection.reference.rows="]),
+        (REFERENCE | {"selection__reference__min_passed": 5}, "selection.reference.min_passed", ["5 of 4"]),
+        (
+            {"selection__reference__policy__kind": "chat", "selection__reference__policy__endpoint__model": "m"},
+            "selection.reference.policy.endpoint.base_url",
+            ["no address"],
+        ),
+        (
+            REFERENCE | {"selection__reference__policy__spending_cap_usd": 2.0},
+            "selection.reference.policy.spending_cap_usd",
+            ["2.0 USD", "'big'"],
+        ),
         ({"user__kind": "chat", "user__endpoint__model": "m"}, "user.endpoint.base_url", ["no address"]),
         ({"judge__kind": "chat", "judge__endpoint__base_url": "http://x"}, "judge.endpoint.model", ["no model"]),
         ({**CHAT, "stages": ["probe"], "policy__endpoint__base_url": "x:1"}, "policy.endpoint.base_url", ["http"]),

@@ -28,7 +28,7 @@ Answer = tuple[int, Any] | None  # status and body instead of the gardener's own
 
 class Gardener(ThreadingHTTPServer):
     """A chat model on loopback. It is better at some tasks than at others; whether it does well in an attempt depends
-    on the request's seed alone.
+    on the request's seed alone. The model `big` does well wherever it can. asked: for each request its model and topic.
 
     key: what it wants in the Authorization header. before: called with the number of a request (from 1); a status and a
     body that it returns are the answer.
@@ -42,6 +42,7 @@ class Gardener(ThreadingHTTPServer):
         self.key = key
         self.before: Callable[[int], Answer] = lambda number: None
         self.count = 0
+        self.asked: list[tuple[str, str]] = []
         self.lock = threading.Lock()
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
 
@@ -51,7 +52,7 @@ class Gardener(ThreadingHTTPServer):
 
     def quiet(self) -> None:
         """As new."""
-        self.key, self.count, self.before = "", 0, lambda number: None
+        self.key, self.count, self.asked, self.before = "", 0, [], lambda number: None
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that was killed is no error here."""
@@ -64,7 +65,10 @@ class Gardener(ThreadingHTTPServer):
             return instead
         if self.key and authorization != f"Bearer {self.key}":
             return 401, {"error": {"message": f"{authorization} is not known here"}}
-        message = reply(body["messages"], body["seed"])
+        topic = topic_of(body["messages"])
+        self.asked.append((body["model"], topic))
+        skill = float(SKILLS[topic] > 0) if body["model"] == "big" else SKILLS[topic]
+        message = reply(body["messages"], body["seed"], topic, skill)
         finish = "tool_calls" if "tool_calls" in message else "stop"
         return 200, {
             "choices": [{"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish}],
@@ -93,14 +97,18 @@ class Handler(BaseHTTPRequestHandler):
         """Nothing: the tests look at what tbexp says."""
 
 
-def reply(messages: list[dict[str, Any]], seed: int) -> dict[str, Any]:
+def topic_of(messages: list[dict[str, Any]]) -> str:
+    first = next(m["content"] for m in messages if m["role"] == "user")
+    return next(word for word in SKILLS if word in first)
+
+
+def reply(messages: list[dict[str, Any]], seed: int, topic: str, skill: float) -> dict[str, Any]:
     """The gardener's next message."""
     said = [m["content"] for m in messages if m["role"] == "user"]
     if messages[-1]["role"] == "tool":
         return {"content": "That is done. <DONE>"}
-    topic = next(word for word in SKILLS if word in said[0])
     draw = int.from_bytes(hashlib.sha256(f"{topic} {seed}".encode()).digest()[:4], "big") / 2**32
-    well = draw < SKILLS[topic]
+    well = draw < skill
     bed = re.findall(r"B\d", said[0])[0]
     if topic == "melons" and well:
         return call("look_at_bed", bed=bed)

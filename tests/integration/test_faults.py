@@ -23,6 +23,7 @@ from tbexp.config.schema import Config
 from tbexp.interpret.messages import Reading, ToolCall
 from tbexp.pipeline.campaign import run_campaign
 from tbexp.pipeline.progress import Progress
+from tbexp.pipeline.wanted import FixedNumber
 from tbexp.policy import ScriptedPolicy
 from tbexp.sandbox import Server
 from tbexp.tasks import Agent, Scenario, Task, ToolOverride
@@ -103,7 +104,7 @@ def attempt(
         run_campaign(
             Config.model_validate(values),
             tasks=[one],
-            attempts=1,
+            wanted=FixedNumber([one.uid], 1),
             retries=retries,
             servers={"till": SERVER},
             policy=ScriptedPolicy(script),

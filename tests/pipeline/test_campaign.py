@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,9 +19,11 @@ from tbexp.errors import UserError, WorldError, WorldFailure
 from tbexp.interpret.messages import Message, Reading
 from tbexp.pipeline.campaign import CampaignResult, run_campaign
 from tbexp.pipeline.progress import Progress
+from tbexp.pipeline.wanted import AdaptiveNumber, FixedNumber
 from tbexp.policy import ScriptedPolicy
 from tbexp.samples import data_root, solution
 from tbexp.sandbox import read_servers
+from tbexp.selection import Spend, StoppingRule, confidence_of
 from tbexp.tasks import load_tasks
 
 with opened(conf_folder()) as compose:
@@ -47,10 +50,9 @@ def solver(fail: Callable[[str], BaseException | None] = lambda uid: None) -> Sc
 def run(folder: Path, policy: ScriptedPolicy, *, tasks: int = len(TASKS), **options: Any) -> CampaignResult:
     with Progress(io.StringIO()) as progress:
         bar = progress.stage("probe", None, "attempts")
-        settings = {"attempts": 1, "retries": 1, **options}
-        return run_campaign(
-            CONFIG, tasks=TASKS[:tasks], servers=SERVERS, policy=policy, folder=folder, bar=bar, **settings
-        )
+        uids = [task.uid for task in TASKS[:tasks]]
+        settings = {"wanted": FixedNumber(uids, options.pop("attempts", 1)), "retries": 1, "config": CONFIG, **options}
+        return run_campaign(tasks=TASKS[:tasks], servers=SERVERS, policy=policy, folder=folder, bar=bar, **settings)
 
 
 def test_the_recorded_solutions_of_a_topic_pass_and_a_second_call_does_nothing(tmp_path: Path) -> None:
@@ -110,3 +112,76 @@ def test_a_campaign_that_cannot_go_on_ends(
         run(tmp_path, solver(lambda uid: error))
     with AttemptStore(tmp_path, read_only=True) as store:
         assert not any(row.clean for row in store.rows())
+
+
+RATES = dict(zip([task.uid for task in TASKS], (0.0, 0.5, 0.9, 0.3), strict=False))
+
+
+def sometimes(stop_at: int = 10**9) -> ScriptedPolicy:
+    """Solves a task as often as RATES says, depending on the attempt's seed alone; refused at the attempt `stop_at`."""
+    begun: list[int] = []
+
+    def script(messages: Sequence[Message], seed: int) -> Sequence[Reading]:
+        begun.append(seed)
+        if len(begun) >= stop_at:
+            raise UserError("the key is refused")
+        uid = BY_QUERY[messages[-1].content]
+        return solution(uid) if random.Random(seed).random() < RATES[uid] else [Reading(text="No. <DONE>")]
+
+    return ScriptedPolicy(script)
+
+
+def adaptive(spend: bool) -> AdaptiveNumber:
+    buckets = CONFIG.buckets
+    rule = StoppingRule.of_settings(5, buckets=buckets, min_clean=3, group_size=8, level=0.9, least=3)
+    uids = list(RATES)
+    return AdaptiveNumber(uids, rule, Spend(8, confidence_of(buckets, 8)) if spend else None)
+
+
+def outcomes(folder: Path) -> list[tuple[str, int, bool | None]]:
+    with AttemptStore(folder, read_only=True) as store:
+        return [(row.uid, row.attempt, row.passed) for row in store.rows()]
+
+
+@pytest.mark.parametrize("spend", [False, True])
+def test_an_adaptive_campaign_makes_the_same_prefixes_however_many_run_at_once_and_where_it_was_broken_off(
+    spend: bool, tmp_path: Path
+) -> None:
+    serial = CONFIG.model_copy(update={"policy": CONFIG.policy.model_copy(update={"concurrency": 1})})
+    run(tmp_path / "serial", sometimes(), tasks=4, wanted=adaptive(spend), config=serial)
+    for stop_at in (5, 12):
+        with pytest.raises(UserError, match="refused"):
+            run(tmp_path / "broken", sometimes(stop_at), tasks=4, wanted=adaptive(spend))
+    run(tmp_path / "broken", sometimes(), tasks=4, wanted=adaptive(spend))
+    made = outcomes(tmp_path / "serial")
+    assert made == outcomes(tmp_path / "broken")
+    assert {passed for _, _, passed in made} == {True, False}
+    with AttemptStore(tmp_path / "serial", read_only=True) as store:
+        wanted, rows = adaptive(spend), store.rows()
+        assert wanted.counted(rows) == rows and not wanted.missing(store)
+    prefix = wanted.prefix(rows)
+    assert len(made) == prefix.attempts
+    assert len(made) <= 20 if spend else len(made) < 20
+    if spend:
+        return
+    # The full probe of the same attempts goes on from there, and its prefix is the same.
+    run(tmp_path / "serial", sometimes(), tasks=4, attempts=5)
+    with AttemptStore(tmp_path / "serial", read_only=True) as store:
+        assert [(r.uid, r.attempt, r.passed) for r in adaptive(spend).counted(store.rows())] == made
+
+
+def test_an_attempt_that_stays_a_system_error_takes_its_place_in_an_adaptive_prefix_and_is_tried_again(
+    tmp_path: Path,
+) -> None:
+    def nothing_for_first(uid: str) -> BaseException | None:
+        return WorldError("broken", "it broke") if uid == FIRST else None
+
+    wanted = adaptive(spend=False)
+    wanted.uids = wanted.uids[:2]
+    assert run(tmp_path, solver(nothing_for_first), tasks=2, wanted=wanted, retries=0).errors == {"broken": 5}
+    with AttemptStore(tmp_path, read_only=True) as store:
+        assert wanted.prefix(store.rows()).used[FIRST] == 5 and wanted.unmade(store.rows()) == 0
+        assert {key for key in wanted.missing(store) if key[0] == FIRST}
+    run(tmp_path, solver(), tasks=2, wanted=wanted)
+    with AttemptStore(tmp_path, read_only=True) as store:
+        assert all(row.passed for row in wanted.counted(store.rows()))

@@ -154,6 +154,8 @@ def test_names_lengths_speed_and_patience_change_no_key(key: str, value: Any) ->
         ("policy.endpoint.extra_body", {"min_p": 0.1}, False),
         ("policy.endpoint.timeout_s", 7.0, True),
         ("policy.endpoint.api_key_env", "OTHER", True),
+        ("policy.spending_cap_usd", 7.0, True),
+        ("model.format", "hermes", False),
         ("model.max_context", 777, True),
     ],
 )

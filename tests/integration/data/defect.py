@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 
 from tbexp.app import main
-from tbexp.pipeline import stages
+from tbexp.pipeline import probing
 
 
 def broken(rows: object) -> float:
     raise RuntimeError("the shed burns")
 
 
-stages.rate = broken
+probing.rate = broken
 sys.exit(main(sys.argv[1:]))

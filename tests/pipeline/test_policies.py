@@ -1,0 +1,91 @@
+"""What an endpoint's policy is told by the config, and what its attempts cost."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from tbexp.attempts import AttemptRow
+from tbexp.config.compose import opened, plain
+from tbexp.config.folders import conf_folder
+from tbexp.config.schema import Config
+from tbexp.evaluation import summarise
+from tbexp.pipeline import policies
+from tbexp.pipeline.prices import spending_of
+from tbexp.pipeline.stages import evaluation_metrics
+from tbexp.policy import ChatPolicy
+
+with opened(conf_folder()) as compose:
+    SHIPPED = plain(compose([]))
+
+CHAT = {"policy.kind": "chat", "policy.endpoint.base_url": "http://localhost/v1", "policy.endpoint.model": "m"}
+PRICE = {"prompt": 2.0, "cached": 1.0, "completion": 10.0}
+
+
+def config(**changes: Any) -> Config:
+    values = copy.deepcopy(SHIPPED)
+    for key, value in changes.items():
+        *parents, leaf = key.split(".")
+        node = values
+        for part in parents:
+            node = node[part]
+        node[leaf] = value
+    return Config.model_validate(values)
+
+
+def rows(count: int = 4) -> list[AttemptRow]:
+    tokens = {"prompt_tokens": 1000, "cached_tokens": 500, "completion_tokens": 100}
+    return [AttemptRow("a", n, True, 1.0, seconds=90.0, domain="d", **tokens) for n in range(count)]
+
+
+def test_a_chat_policy_reads_calls_in_the_models_format_and_knows_its_price_and_cap() -> None:
+    made = policies.chat(
+        config(**CHAT, **{"model.format": "hermes", "prices.models": {"m": PRICE}, "policy.spending_cap_usd": 3.0})
+    )
+    assert isinstance(made, ChatPolicy)
+    assert made.format == "hermes" and made.endpoint.section == "policy"
+    assert made.endpoint._cap == 3.0 and made.endpoint._price is not None and made.endpoint._price.completion == 10.0
+    assert isinstance(plain_ := policies.chat(config(**CHAT)), ChatPolicy) and plain_.endpoint._price is None
+
+
+def test_a_reference_policy_has_its_own_section_format_and_price() -> None:
+    key = "selection.reference.policy"
+    told = {f"{key}.kind": "chat", f"{key}.endpoint.base_url": "http://localhost/v1", f"{key}.endpoint.model": "big"}
+    made = policies.reference(config(**told, **{f"{key}.format": "hermes", "prices.models": {"big": PRICE}}))
+    assert isinstance(made, ChatPolicy)
+    assert (made.format, made.name, made.endpoint.section) == ("hermes", "big", key)
+    assert made.endpoint._price is not None and made.sampling.max_tokens == 8192
+
+
+@pytest.mark.parametrize(
+    ("changes", "usd"),
+    [
+        ({}, None),
+        ({**CHAT, "prices.models": {"other": PRICE}}, None),  # not known is not free
+        # 4 x (500 fresh x 2 + 500 cached x 1 + 100 x 10) per million
+        ({**CHAT, "prices.models": {"m": PRICE}}, 4 * 2500 / 1e6),
+        ({"prices.models": {"tiny": PRICE}}, 4 * 2500 / 1e6),
+        # 4 x 90 s, two at a time, at 6 dollars an hour
+        ({"prices.gpu_hour_usd": 6.0, "policy.concurrency": 2}, 180 / 3600 * 6),
+        ({**CHAT, "prices.gpu_hour_usd": 6.0}, None),
+    ],
+)
+def test_an_evaluation_costs_what_the_price_table_says(changes: dict[str, Any], usd: float | None) -> None:
+    made = config(**changes)
+    spending = spending_of(made, rows())
+    assert (spending is None) == (usd is None)
+    found = summarise(
+        {"base": rows()},
+        attempts=4,
+        tasks={"a": "d"},
+        settings=made.evaluation,
+        spending={} if spending is None else {"base": spending},
+    )["policies"]["base"]
+    metrics = evaluation_metrics(found, "4", prefix="eval")
+    if usd is None:
+        assert found["cost"] is None and not [name for name in metrics if "usd" in name]
+    else:
+        assert found["cost"]["per_reliable_task_usd"] == pytest.approx(usd)
+        assert metrics["eval/cost_per_reliable_task_usd"] == pytest.approx(usd)
