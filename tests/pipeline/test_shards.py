@@ -7,18 +7,23 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tbexp.attempts import AttemptStore
-from tbexp.pipeline.campaign import Shard, missing
+from tbexp.attempts import AttemptRow, AttemptStore
+from tbexp.pipeline.sharing import Shard
+from tbexp.pipeline.wanted import AdaptiveNumber, FixedNumber
+from tbexp.selection import StoppingRule
 
 
 class Holding:
-    """As much of a store as `missing` looks at."""
+    """As much of a store as what is wanted looks at."""
 
     def __init__(self, there: set[tuple[str, int]]):
         self.there = there
 
     def missing(self, uids: list[str], n: int) -> list[tuple[str, int]]:
         return [(uid, i) for uid in uids for i in range(n) if (uid, i) not in self.there]
+
+    def rows(self) -> list[AttemptRow]:
+        return [AttemptRow(uid, n, passed=True, reward=1.0) for uid, n in sorted(self.there)]
 
 
 @given(tasks=st.integers(1, 9), attempts=st.integers(1, 9), of=st.integers(1, 5), done=st.sets(st.integers(0, 80)))
@@ -28,12 +33,26 @@ def test_shards_divide_what_is_missing_and_never_change_places(
     uids = [f"task{i}" for i in range(tasks)]
     everything = [(uid, i) for uid in uids for i in range(attempts)]
     there = {everything[i] for i in done if i < len(everything)}
-    fresh = [set(missing(Holding(set()), uids, attempts, Shard(i, of))) for i in range(of)]  # type: ignore[arg-type]
-    later = [missing(Holding(there), uids, attempts, Shard(i, of)) for i in range(of)]  # type: ignore[arg-type]
+    parts = [FixedNumber(uids, attempts).part(i, of) for i in range(of)]
+    fresh = [set(part.missing(Holding(set()))) for part in parts]  # type: ignore[arg-type]
+    later = [part.missing(Holding(there)) for part in parts]  # type: ignore[arg-type]
+    assert [part.unmade(Holding(there).rows()) for part in parts] == [len(keys) for keys in later]
     assert sorted(key for part in later for key in part) == sorted(set(everything) - there)
     assert all(set(part) <= fresh[i] for i, part in enumerate(later))
     if tasks % of == 0:
         assert len({len(part) for part in fresh}) == 1
+
+
+@given(tasks=st.integers(1, 9), of=st.integers(1, 5), done=st.sets(st.integers(0, 40)))
+def test_shards_of_an_adaptive_campaign_divide_its_tasks(tasks: int, of: int, done: set[int]) -> None:
+    uids = [f"task{i}" for i in range(tasks)]
+    there = {(uids[i % tasks], i // tasks) for i in done}
+    whole = AdaptiveNumber(uids, StoppingRule.of(6))
+    parts = [whole.part(i, of) for i in range(of)]
+    assert sorted(uid for part in parts for uid in part.uids) == uids
+    holding = Holding(there)
+    made = sorted(key for part in parts for key in part.missing(holding))  # type: ignore[arg-type]
+    assert made == sorted(whole.missing(holding))  # type: ignore[arg-type]
 
 
 def test_each_shard_writes_files_of_its_own(tmp_path: Path) -> None:
