@@ -194,7 +194,7 @@ def names_read(source: bytes) -> set[str]:
     return found
 
 
-SDK = {"mcp", "anyio", "asyncio", "contextlib", "runpy"}
+SDK = {"mcp", "fastmcp", "anyio", "asyncio", "contextlib", "runpy"}
 
 
 def nothing_follows(frame: FrameType | None, home: str) -> bool:
@@ -237,10 +237,18 @@ def _at_the_end(tree: ast.Module, frame: FrameType) -> bool:
         last = body[-1]
         if not last.lineno <= frame.f_lineno <= (last.end_lineno or 0):
             return False
+        if isinstance(last, ast.AsyncWith) and all(_is_transport(item.context_expr) for item in last.items):
+            return len(last.body) == 1 and isinstance(last.body[0], ast.Expr | ast.Return)
         if not isinstance(last, ast.If):
             return isinstance(last, ast.Expr | ast.Return)
         body = last.orelse if last.orelse and frame.f_lineno >= last.orelse[0].lineno else last.body
     return False
+
+
+def _is_transport(node: ast.expr) -> bool:
+    """Whether it is a call of the SDK's stdio transport, whose end is the end of the process here."""
+    name = node.func if isinstance(node, ast.Call) else None
+    return (name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", "")) == "stdio_server"
 
 
 def generators(watch: Watch) -> list[random.Random]:

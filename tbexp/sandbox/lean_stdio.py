@@ -131,7 +131,7 @@ class Direct:
         ) -> None:
             kind._handle_request = original
             direct.context = contextvars.copy_context()
-            direct.no_lifespan = server.lifespan is default
+            direct.no_lifespan = server.lifespan is default or without_lifespan(getattr(server, "fastmcp", None))
             direct.handle = lambda call, request: original(server, call, request, session, lifespan, raise_exceptions)
             await original(server, message, req, session, lifespan, raise_exceptions)
 
@@ -154,6 +154,13 @@ class Direct:
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         return True
+
+
+def without_lifespan(server: Any) -> bool:
+    """Whether a server of fastmcp, which wraps every lifespan, has none of its own."""
+    module = sys.modules.get("fastmcp.server.server")
+    default = getattr(module, "default_lifespan", None)
+    return default is not None and getattr(server, "_lifespan", None) is default
 
 
 class Call:

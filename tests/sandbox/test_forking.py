@@ -120,12 +120,25 @@ def test_a_server_that_is_forked_ends_by_itself_when_its_session_does(server, co
     assert end.read_text() == "ended by itself"
 
 
+LOW = """
+import anyio
+from mcp.server.stdio import stdio_server
+async def serve():
+    async with stdio_server() as (read, write):
+        await server._mcp_server.run(read, write, server._mcp_server.create_initialization_options())
+        {}
+    {}
+anyio.run(serve)
+"""
 SHOPS = {
     "at the end": ("def main():\n    server.run()\n\nif __name__ == '__main__':\n    main()\n", False),
     "before more": ("def main():\n    server.run()\n    END.write_text('x')\n\nmain()\n", True),
     "inside a try": ("try:\n    server.run()\nfinally:\n    END.write_text('x')\n", True),
     "before more at the top": ("def main():\n    server.run()\n\nmain()\nEND.write_text('x')\n", True),
     "with an exit handler": ("import atexit\natexit.register(END.write_text, 'x')\nserver.run()\n", True),
+    "in the transport": (LOW.format("", ""), False),
+    "in the transport before more": (LOW.format("END.write_text('x')", ""), True),
+    "behind the transport": (LOW.format("", "END.write_text('x')"), True),
     "with a lifespan": ("server = FastMCP('it', lifespan=life)\nserver.run()\n", True),
 }
 HEAD = """
