@@ -288,6 +288,7 @@ class Probe(Group):
     rows: list[str] = Field(default_factory=list)  # JSONL files made elsewhere, instead of probing
     fields: Fields = Fields()
     retries: Count = 3  # further tries of an attempt that ended in a system error
+    tb_infer: bool = False  # write the attempts as rows of `tb infer` too: probe-tb_infer.jsonl in the run's folder
     max_system_error_share: Share = 0.05  # of all attempts after retries; above: exit 3
 
 
@@ -351,6 +352,7 @@ class Evaluation(Group):
     allow_partial: bool = False  # report although attempts are missing
     policies: list[Literal["base", "trained"]] = Field(default_factory=lambda: ["base", "trained"])  # type: ignore[arg-type]
     retries: Count = 3
+    tb_infer: bool = False  # write the attempts as rows of `tb infer` too: evaluate/tb_infer-<policy>.jsonl
     bootstrap: AtLeastOne = 2000  # bootstrap samples of the intervals
     seed: Integer = 7
 

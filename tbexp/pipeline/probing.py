@@ -15,6 +15,7 @@ from tbexp.config.schema import Config
 from tbexp.errors import Problem, UserError, WorldFailure
 from tbexp.pipeline import identity
 from tbexp.pipeline.context import Context
+from tbexp.pipeline.export import write_tb_infer
 from tbexp.pipeline.files import link
 from tbexp.pipeline.sharing import Campaign, attempts_in
 from tbexp.pipeline.wanted import AdaptiveNumber, FixedNumber, Wanted
@@ -33,6 +34,8 @@ def probe(run: Context) -> None:
     campaign = probe_campaign(run)
     link(run.run_dir / "probe", campaign.folder)
     rows = attempts_in(run, campaign)
+    if config.probe.tb_infer:
+        write_tb_infer(campaign.folder, rows, run.run_dir / "probe-tb_infer.jsonl")
     summarise(run, campaign.wanted, rows)
     refuse_too_many_errors(config, "probe", rows)
 

@@ -19,6 +19,7 @@ from tbexp.config.schema import Config
 from tbexp.errors import Problem, UserError
 from tbexp.pipeline import identity
 from tbexp.pipeline.context import Context
+from tbexp.pipeline.export import write_tb_infer
 from tbexp.pipeline.files import link, read_json, write_json, write_whole
 from tbexp.pipeline.overlap import audit
 from tbexp.pipeline.prices import spending_of
@@ -225,7 +226,10 @@ def foreign_evaluation(run: Context) -> tuple[dict[str, list[AttemptRow]], list[
 def evaluate_policy(run: Context, name: str) -> list[AttemptRow]:
     campaign = evaluate_campaign(run, name)
     link(run.run_dir / "evaluate" / name, campaign.folder)
-    return attempts_in(run, campaign)
+    rows = attempts_in(run, campaign)
+    if run.config.evaluation.tb_infer:
+        write_tb_infer(campaign.folder, rows, run.run_dir / "evaluate" / f"tb_infer-{name}.jsonl")
+    return rows
 
 
 def summarise(run: Context, rows_by_policy: Mapping[str, Sequence[AttemptRow]], domains: Mapping[str, str]) -> None:

@@ -6,6 +6,7 @@ the guard is given, as if it were a renamed copy.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def {name}(x, judge):
     assert x.effects["garden"]["beds"]["B3"]["rows"] == 5
 '''
 GUARDED = (str(Path(__file__).parent / "data" / "guarded.py"), QUERY)
-SMALL = ("tasks.candidates=null", "probe.attempts=3", "selection.pool=all", "tracking=none")
+SMALL = ("probe.tb_infer=true", "tasks.candidates=null", "probe.attempts=3", "selection.pool=all", "tracking=none")
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,20 @@ def test_selection_leaves_them_out_and_says_how_many(place: Any) -> None:
 def test_their_rows_are_labelled(place: Any) -> None:
     labelled = {row["uid"] for row in place.rows() if row["evaluation_only"]}
     assert labelled == {UID, COPY}
+
+
+def test_the_attempts_are_there_as_rows_of_tb_infer_and_can_be_selected_from(place: Any) -> None:
+    lines = (place.run_dir / "probe-tb_infer.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    own = place.rows()
+    assert [(r["uid"], r["metadata"]["repetition"]) for r in rows] == sorted((r["uid"], r["attempt"]) for r in own)
+    assert {r["uid"] for r in rows if r["metadata"].get("evaluation_only")} == {UID, COPY}
+    assert all(r["messages"][0]["role"] == "system" and r["metadata"]["scenario"] == "allotment" for r in rows)
+    words = ("stages=[select]", "probe.rows=[run/probe-tb_infer.jsonl]", "hydra.run.dir=again", *SMALL[2:])
+    done = place.run(*words, program=GUARDED)
+    assert done.returncode == 0, done.stderr
+    pools = [yaml.safe_load((place.folder / run / "select" / "pool.yaml").read_text()) for run in ("run", "again")]
+    assert set(pools[0]) <= set(pools[1]) <= {*pools[0], COPY}  # of rows alone, a renamed copy cannot be known
 
 
 @pytest.mark.train
