@@ -114,6 +114,13 @@ def texts(value: Any) -> str:
     return listing(value) or next((f"must hold texts only, has {_name(part)}" for part in value if text(part)), "")
 
 
+def texts_by_name_or_null(value: Any) -> str:
+    """An object whose values are texts, or null."""
+    if value is None:
+        return ""
+    return mapping(value) or next((f"{key} must be a text" for key, part in value.items() if text(part)), "")
+
+
 def objects(value: Any) -> str:
     """An object whose values are objects."""
     return mapping(value) or next(

@@ -42,7 +42,7 @@ _SCENARIO: Mapping[str, Check] = {
 _OVERRIDE: Mapping[str, Check] = {
     "name": blocks.text,
     "override_description": blocks.text_or_null,
-    "override_arg_description": blocks.anything,
+    "override_arg_description": blocks.texts_by_name_or_null,
     "direct_response": blocks.text_or_null,
     "is_end_turn": blocks.flag,
 }

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import hashlib
 import json
 import sys
 import time
@@ -30,6 +31,7 @@ from tbexp.sandbox import open_sandbox, read_servers
 from tbexp.tasks import Task, is_benchmark, load_tasks, read_selectors
 
 LIST = "releases/thinkingbox_bench_v1/testlist_thinkingbox_bench_v1.yaml"
+HYDRATIONS = Path(__file__).parent.parent / "tasks" / "golden" / "hydration.json"
 DONE = Reading("<DONE>")
 LIMITS = Limits(actions=200, tokens=1_000_000)
 
@@ -98,6 +100,35 @@ def table(tasks: Sequence[Task], done: dict[str, dict[str, Attempt]]) -> str:
     return "\n".join([head, *(f"{a:32}{b:7}{c:22}{d:23}{e:16}" for a, b, c, d, e in rows)])
 
 
+def differently_hydrated(tasks: Sequence[Task]) -> tuple[int, list[str]]:
+    """Of how many tasks the reference's hydration is recorded (tests/tasks/golden), and what differs from it."""
+
+    def mark(value: Any) -> str:
+        text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, separators=(",", ":"),
+                                                               ensure_ascii=False)  # fmt: skip
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    known = {row["uid"]: row for row in json.loads(HYDRATIONS.read_text(encoding="utf-8"))["tasks"]}
+    differ: list[str] = []
+    for task in tasks:
+        own = {
+            "query": mark(task.query),
+            "user_context": mark(task.user_context or ""),
+            "test_code": mark(task.test_code),
+            "server_config": mark(task.server_config()),
+            "server_order": list(task.server_names()),
+            "tools": mark([tool.name for tool in task.scenario.tools]),
+            "bot_instructions": mark(task.scenario.bot_instructions or ""),
+            "system_instructions": mark(task.agent.system_instructions),
+            "max_user_sim_turns": task.max_user_sim_turns,
+            "max_agent_sim_turns": task.max_agent_sim_turns,
+            "golden_calls": len(recorded(task)),
+        }
+        row = known.get(task.uid)
+        differ += [f"{task.uid} {name}" for name, value in own.items() if row is not None and row[name] != value]
+    return sum(task.uid in known for task in tasks), differ
+
+
 async def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, required=True, help="folder that holds dataset/ and servers/")
@@ -115,6 +146,8 @@ async def main() -> int:
     tasks = load_tasks(args.root, args.agent, read_selectors(args.root / args.list)[: args.limit])
     print(f"{len(tasks)} tasks hydrated in {time.perf_counter() - start:.1f} s; "
           f"{sum(map(is_benchmark, tasks))} of them are known to the benchmark guard")  # fmt: skip
+    count, differ = differently_hydrated(tasks)
+    print(f"{count} hydrations of the reference are recorded; what differs: {', '.join(differ) or 'nothing'}")
     settings: dict[str, Any] = {"name": args.kind, "kind": args.kind}
     if args.search == "none":
         tasks = [without_sources(task) for task in tasks]

@@ -214,7 +214,8 @@ def test_all_problems_of_a_dataset_are_reported_at_once_with_their_lines(root):
         root,
         {
             "agent/broken.yaml": "system_instructions: 5\nbuiltin_tools:\n- {name: a}\nbuiltin_tool: []\n",
-            "scenario/bad.yaml": "world_state: {desk: 7}\ntools: [{name: rent, direct_respons: x}, {name: rent}]\n",
+            "scenario/bad.yaml": "world_state: {desk: 7}\ntools: [{name: rent, direct_respons: x}, {name: rent},\n"
+            "  {name: swap, override_arg_description: {sku: 7}}]\n",
             "test_case/one.yaml": "test_cases:\n- uid: a\n  query: q\n  scenario: shp\n  test_code: ''\n"
             "- uid: a\n  qery: q\n",
             "test_case/two.py": '"""!\nscenario: bad\nqueri: x\n"""\n\n'
@@ -246,6 +247,7 @@ def test_all_problems_of_a_dataset_are_reported_at_once_with_their_lines(root):
         "test_case/three.py:1: two statements on one line cannot be told apart",
         "test_case/four.py:1: not valid Python: invalid syntax",
         "scenario/bad.yaml:1: world_state desk must be an object, is a number",
+        "scenario/bad.yaml:3: override_arg_description sku must be a text",
         "scenario/bad.yaml:2: unknown key direct_respons of an entry of tools\n"
         "      fix: did you mean direct_response?",
         "scenario/bad.yaml:2: tool rent is listed twice",
