@@ -38,6 +38,7 @@ def check(config: Config) -> list[Problem]:
         *tasks(config),
         *sandbox(config),
         *compared(config),
+        *read_twice(config),
     ]
 
 
@@ -158,10 +159,9 @@ def adaptive(probe: Probe) -> Iterator[Problem]:
 def endpoints(config: Config) -> Iterator[Problem]:
     for name, endpoint in chat_endpoints(config):
         key = f"{name}.endpoint"
+        asked = "parity.readers names a server" if name == "parity" else f"{name}.kind is chat"
         if endpoint.base_url is None:
-            yield Problem(
-                f"{name}.kind is chat, but the endpoint has no address", f"{key}.base_url", "http://HOST:8000/v1"
-            )
+            yield Problem(f"{asked}, but the endpoint has no address", f"{key}.base_url", "http://HOST:8000/v1")
         elif not endpoint.base_url.startswith(("http://", "https://")):
             yield Problem(
                 f"{endpoint.base_url!r} is no web address", f"{key}.base_url", "begin with http:// or https://"
@@ -169,9 +169,7 @@ def endpoints(config: Config) -> Iterator[Problem]:
         elif "?" in endpoint.base_url:  # it may hold a key, so it is not repeated
             yield Problem("has a query", f"{key}.base_url", "leave it out; a key is named: api_key_env=NAME")
         if endpoint.model is None:
-            yield Problem(
-                f"{name}.kind is chat, but no model is named", f"{key}.model", "the name the endpoint knows it by"
-            )
+            yield Problem(f"{asked}, but no model is named", f"{key}.model", "the name the endpoint knows it by")
     for name, part in spenders(config):
         cap = part.spending_cap_usd
         if cap is not None and part.kind == "chat" and part.endpoint.model not in config.prices.models:
@@ -187,6 +185,8 @@ def chat_endpoints(config: Config) -> Iterator[tuple[str, Endpoint]]:
     for name, part in spenders(config):
         if part.kind == "chat":
             yield name, part.endpoint
+    if "parity" in config.stages and "server" in config.parity.readers:
+        yield "parity", config.parity.endpoint
 
 
 def spenders(config: Config) -> tuple[tuple[str, PolicyConfig | UserConfig | JudgeConfig], ...]:
@@ -330,6 +330,36 @@ def compared(config: Config) -> Iterator[Problem]:
         yield Problem(f"{entry} stands there twice", "compare.runs", "name each run once")
 
 
+def read_twice(config: Config) -> Iterator[Problem]:
+    wanted = config.parity
+    if "parity" not in config.stages:
+        return
+    if not wanted.recordings:
+        fix = "parity.recordings=[trajectories.jsonl]: outputs of a model, see docs/parity.md"
+        yield Problem("names no file", "parity.recordings", fix)
+    if not wanted.readers:
+        yield Problem("names nobody else who reads", "parity.readers", "parity.readers=[vllm]")
+    if not wanted.compare:
+        yield Problem("compares nothing", "parity.compare", "parity.compare=[calls,text,reasoning]")
+    lists: dict[str, list[str]] = {
+        "recordings": wanted.recordings,
+        "readers": [*wanted.readers],
+        "compare": [*wanted.compare],
+    }
+    for key, names in lists.items():
+        for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+            yield Problem(f"{name} stands there twice", f"parity.{key}", "name each once")
+    if wanted.compare and not set(wanted.compare) & {"calls"} and wanted.readers == ["verl"]:
+        yield Problem("verl reads calls alone, and they are not compared", "parity.compare", "add calls")
+    if (
+        "vllm" in wanted.readers
+        and wanted.tokenizer is None
+        and config.model.kind == "folder"
+        and not config.model.path
+    ):
+        yield Problem("vLLM's parsers need a tokenizer", "parity.tokenizer", "the model's folder, or set model.path")
+
+
 def sandbox(config: Config) -> Iterator[Problem]:
     if config.sandbox.kind != "proxy":
         return
@@ -369,6 +399,10 @@ def files(config: Config) -> Iterator[Problem]:
     }
     if isinstance(config.selection.exclude, str):
         lists["selection.exclude"] = [config.selection.exclude]
+    if "parity" in config.stages:
+        lists["parity.recordings"] = config.parity.recordings
+        lists["parity.tools"] = [config.parity.tools] if config.parity.tools else []
+        yield from parity_folders(config)
     if config.sandbox.servers is not None:
         lists["sandbox.servers"] = [config.sandbox.servers]
     for key, named_files in lists.items():
@@ -385,9 +419,17 @@ def files(config: Config) -> Iterator[Problem]:
             yield from error.problems
 
 
+def parity_folders(config: Config) -> Iterator[Problem]:
+    wanted = config.parity
+    if wanted.python is not None and not os.access(wanted.python, os.X_OK):
+        yield Problem(f"{wanted.python} is no program", "parity.python", "the python of an environment")
+    if wanted.tokenizer is not None and not (Path(wanted.tokenizer) / "tokenizer.json").is_file():
+        yield Problem(f"{wanted.tokenizer} has no tokenizer.json", "parity.tokenizer", "a Hugging Face folder")
+
+
 def environment(config: Config) -> Iterator[Problem]:
     """Named keys that are not where the endpoint's caller will look: in the secrets file, or in the environment."""
-    if not {"probe", "train", "evaluate", "serve", "regrade"} & set(config.stages):
+    if not {"probe", "train", "evaluate", "serve", "regrade", "parity"} & set(config.stages):
         return
     held = secrets_held(config.launcher.secrets_file)
     for key, variable in named_keys(config):

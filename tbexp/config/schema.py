@@ -392,6 +392,30 @@ class CompareConfig(Group):
     seed: Integer = 7
 
 
+class ParityConfig(Group):
+    """stages=[parity]: recorded outputs, read by tbexp and by others."""
+
+    name: str
+    # JSONL: an output a line, trajectories of an attempt store, rows of `tb infer`.
+    recordings: list[str] = Field(default_factory=list)
+    tools: str | None = None  # JSON: the tools of recordings that hold none, or an object of such lists by name
+    # vllm, verl: their parsers in this process's Python or in parity.python; server: a live chat server.
+    readers: list[Literal["vllm", "verl", "server"]] = Field(default_factory=lambda: ["verl"])  # type: ignore[arg-type]
+    python: str | None = None  # a Python that has the readers' packages; null: this one
+    tokenizer: str | None = None  # folder, for vllm; null: the model's own
+    tool_parser: str | None = None  # vLLM's --tool-call-parser; null: the one of the recording's format
+    reasoning_parser: str | None = "qwen3"  # vLLM's --reasoning-parser, for recordings of models that think
+    thinking: bool = False  # recordings that do not say so are of a model that thinks
+    thinking_open: bool = False  # its template opens the thought
+    compare: list[Literal["calls", "text", "reasoning"]] = Field(
+        default_factory=lambda: ["calls", "text", "reasoning"]  # type: ignore[arg-type]
+    )
+    endpoint: Endpoint = Endpoint()  # of readers=[server]
+    max_mismatch: Share = (
+        0.0  # share of outputs that may be read differently, by model, format and reader; above: exit 3
+    )
+
+
 class Config(Group):
     """The whole experiment."""
 
@@ -419,3 +443,4 @@ class Config(Group):
     prices: Prices
     tracking: Tracking
     compare: CompareConfig
+    parity: ParityConfig

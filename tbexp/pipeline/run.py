@@ -99,7 +99,7 @@ def run_here(
                     run_name=sweep.name if sweep else run_dir.name,
                     run_key=key,
                     folder=run_dir / "tracking",
-                    params=config.model_dump(mode="json", exclude={"stages", "force", "dry_run", "compare"}),
+                    params=config.model_dump(mode="json", exclude={"stages", "force", "dry_run", "compare", "parity"}),
                     parent_run_id=parent,
                     tags={f"tbexp.sweep.{sweep.sweep}": "job"} if sweep else {},
                 ) as tracker,
@@ -328,6 +328,11 @@ def _alone(config: Config, stages: Sequence[str], run_dir: Path) -> None:
         from tbexp.pipeline.comparing import compare
 
         compare(config, run_dir=run_dir)
+        return
+    if stages[0] == "parity":
+        from tbexp.pipeline.parity import parity
+
+        parity(config, run_dir=run_dir)
         return
     if stages[0] in ("status", "cancel"):
         from tbexp.pipeline import submitted

@@ -1,11 +1,11 @@
 """A live chat server as another reader.
 
-A chat server reads only what its own model has just produced; it cannot be given an output to read. Decided here: how it
-is brought to show both. Each request asks for the log-probabilities of the tokens, whose bytes together are the output,
-and holds the server to the recorded output (`structured_outputs: {choice: [...]}`, which vLLM obeys and others ignore).
-tbexp then reads the output that was really produced, and its reading is compared with the server's message. So this shows
-whether both read alike what this server produces, with its template, tokenizer and parsers as they run. It cannot show
-what the server would make of recordings that it did not reproduce.
+A chat server reads only what its own model has just produced; it cannot be given an output to read. Decided here: how
+it is brought to show both. Each request asks for the log-probabilities of the tokens, whose bytes together are the
+output, and holds the server to the recorded output (`structured_outputs: {choice: [...]}`, a field of vLLM's that other
+servers ignore or refuse). tbexp then reads the output that was really produced, and its reading is compared with the
+server's message. This shows whether both read alike what this server produces, with its template, tokenizer and parsers
+as they run. It cannot show what the server would make of recordings that it did not reproduce.
 """
 
 from __future__ import annotations

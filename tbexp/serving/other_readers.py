@@ -26,13 +26,12 @@ def vllm_readings(request: dict[str, Any]) -> list[dict[str, Any]]:
     from vllm.parser.parser_manager import ParserManager
 
     tokenizer = AutoTokenizer.from_pretrained(request["tokenizer"])
-    readings = []
+    readings: list[dict[str, Any]] = []
     for row in request["rows"]:
         reasoning_parser = request["reasoning_parser"] if row["thinking"] else None
         kind = ParserManager.get_parser(request["tool_parser"], reasoning_parser, enable_auto_tools=True)
-        asked = ChatCompletionRequest(
-            messages=[{"role": "user", "content": "x"}], model="m", tools=row["tools"] or None
-        )
+        messages: Any = [{"role": "user", "content": "x"}]
+        asked = ChatCompletionRequest(messages=messages, model="m", tools=row["tools"] or None)
         parser = kind(tokenizer, asked.tools, chat_template_kwargs={"enable_thinking": row["thinking"]})
         try:
             reasoning, text, calls = parser.parse(

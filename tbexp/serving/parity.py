@@ -1,6 +1,6 @@
 """Does another reader make the same of an output as tbexp does?
 
-Decided here: when two readings agree. Calls agree when names and arguments are equal as JSON, types included; a call that
+Decided here: when two readings agree. Calls agree when names and arguments are equal as JSON, types included; one that
 tbexp answers with an error agrees with none. Text and reasoning agree when they are equal but for white space at either
 end. Left to others: where outputs come from (recordings.py), how another reader is asked (other_readers.py, live.py).
 """

