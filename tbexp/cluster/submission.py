@@ -71,7 +71,9 @@ def options(spec: JobSpec, launcher: Launcher, after: Sequence[str]) -> dict[str
         "gpus_per_node": spec.gpus or None,
         "cpus_per_task": 1 if spec.small else launcher.cpus_per_node,
         "mem": None if spec.small or launcher.memory_gb is None else f"{round(launcher.memory_gb * 1024)}M",
-        "signal_delay_s": launcher.signal_seconds,
+        "signal_delay_s": min(
+            launcher.signal_seconds, 30 * launcher.cpu_minutes if spec.small else 60 * launcher.minutes
+        ),
         "wckey": "",
         "stderr_to_stdout": True,
         "setup": setup_lines(launcher),

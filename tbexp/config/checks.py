@@ -35,6 +35,7 @@ def check(config: Config) -> list[Problem]:
         *endpoints(config),
         *model(config),
         *training(config),
+        *launcher(config),
         *tasks(config),
         *sandbox(config),
         *compared(config),
@@ -375,6 +376,25 @@ def sandbox(config: Config) -> Iterator[Problem]:
             f"{config.sandbox.search} has no effect with a session proxy, whose servers have a search of their own",
             "sandbox.search",
             "sandbox.search=none, or sandbox=prefork",
+        )
+
+
+def launcher(config: Config) -> Iterator[Problem]:
+    place, topology = config.launcher, config.topology
+    if place.kind != "slurm":
+        return
+    if place.signal_seconds >= 60 * place.minutes:
+        yield Problem(
+            f"a warning {place.signal_seconds} s before the end is none in a job of {place.minutes} minutes",
+            "launcher.signal_seconds",
+            f"set it below {60 * place.minutes}, or raise launcher.minutes",
+        )
+    if "train" in config.stages and place.gpus_per_node and place.gpus_per_node < topology.gpus_per_node:
+        yield Problem(
+            f"{place.gpus_per_node} GPUs of a node are asked of Slurm, but topology.gpus_per_node is "
+            f"{topology.gpus_per_node}",
+            "launcher.gpus_per_node",
+            f"raise it to {topology.gpus_per_node}, or leave it out",
         )
 
 

@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 
 import tbexp
 from tbexp.config.schema import STAGES, Config
+from tbexp.config.secrets import provide
 from tbexp.errors import Problem, UserError
 from tbexp.pipeline.context import HERE, Context, InSweep, Place, Untracked
 from tbexp.pipeline.files import read_json, sha256_of, write_json, write_whole
@@ -33,6 +34,9 @@ PACKAGES = (
     *("hydra-core", "omegaconf", "numpy", "scipy", "mcp", "mlflow", "torch", "transformers", "verl", "ray"),
     *("tensordict", "TransferQueue", "vllm"),
 )
+
+
+TRACKER_SECRETS = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 
 
 def run(
@@ -77,6 +81,7 @@ def run_here(
     A job of a sweep that was finished before does nothing.
     """
     quiet_environment()
+    provide(config.launcher.secrets_file, TRACKER_SECRETS)
     key = f"{config.name}/{run_dir.name}"
     parent = sweep.parent_run_id if sweep else None
     with Progress() as progress:

@@ -139,7 +139,20 @@ def _first_use(uri: str) -> Any:
     from filelock import FileLock
 
     with FileLock(f"{database}.lock", timeout=FIRST_USE_SECONDS):
+        if not database.exists():
+            _make(database)
         yield
+
+
+def _make(database: Path) -> None:
+    """A fresh database, there whole or not at all: one whose making was killed half-way can never be opened again."""
+    from mlflow.tracking import MlflowClient
+
+    fresh = database.with_name(f"{database.name}.new")
+    for left in fresh.parent.glob(f"{fresh.name}*"):
+        left.unlink()
+    MlflowClient(tracking_uri=f"sqlite:///{fresh}").search_experiments(max_results=1)
+    fresh.rename(database)
 
 
 def _experiment(client: Any, wanted: Wanted) -> str:

@@ -91,6 +91,12 @@ def train(
     for sentence in skipped:
         log.warning(sentence)
     start = point.step if point else 0
+    if start >= config.training.steps:
+        log.info(
+            "0 steps are to be made: the checkpoint of step %d is there, and %d are asked for",
+            start,
+            config.training.steps,
+        )
     if start < config.training.steps:
         for torn in checkpoints.found(folder / "checkpoints"):
             if torn.step > start:

@@ -59,6 +59,16 @@ REFERENCE = {
         ({"stages": ["doctor", "probe"]}, "stages", ["doctor", "on its own"]),
         ({**CHAT}, "stages", ["train", "chat", "policy=local"]),
         ({"policy__kind": "scripted"}, "stages", ["train", "scripted"]),
+        (
+            {"launcher__kind": "slurm", "launcher__minutes": 10, "launcher__signal_seconds": 600},
+            "launcher.signal_seconds",
+            ["600 s", "10 minutes"],
+        ),
+        (
+            {"launcher__kind": "slurm", "launcher__gpus_per_node": 4, "topology__gpus_per_node": 8},
+            "launcher.gpus_per_node",
+            ["4 GPUs", "topology.gpus_per_node is 8"],
+        ),
         ({"evaluation__policies": []}, "evaluation.policies", ["no policy"]),
         ({"buckets__bands__hard__upper": 0.05}, "buckets.bands.hard.upper", ["0.05", "0.08", "out of order"]),
         ({"buckets__bands__often__upper": 0.6}, "buckets.bands.often.upper", ["0.6", "medium"]),

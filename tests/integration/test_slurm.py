@@ -227,3 +227,101 @@ def left_over(cluster: Cluster) -> list[str]:
     told = cluster.run("ps", "-eo", "args").stdout.splitlines()
     marks = ("raylet", "gcs_server", "ray::", "tbexp.", "submitit", "ray/_private", "ray.scripts")
     return [line for line in told if any(mark in line for mark in marks)]
+
+
+# -- training on three nodes
+
+
+TRAINING = [
+    *("experiment=smoke", "launcher=slurm", "launcher.gpus_per_node=8", "launcher.shards=2", "launcher.minutes=60"),
+    *("launcher.signal_seconds=600", "launcher.join_seconds=600", "topology.nodes=3", "model.tiny.steps=20"),
+    *("group.size=3", "group.groups_per_update=2", "probe.attempts=3", "training.steps=4"),
+    *("training.validate_every=2", "training.save_every=1", "training.keep_checkpoints=2"),
+]
+
+
+@pytest.fixture(scope="module")
+def trained(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """All stages; the training is warned after its first step, and its newest checkpoint is torn before it goes on."""
+    for module in ("verl", "ray"):
+        pytest.importorskip(module)
+    here = tmp_path_factory.mktemp("trained")
+    done = cluster.tbexp(*TRAINING, here=here)
+    assert done.returncode == 0, done.stderr
+    (run,) = (here / "outputs" / "smoke").iterdir()
+    number = jobs_in(run / "slurm" / "jobs.json")["train"]["id"]
+
+    def steps() -> list[int]:
+        file = run / "train" / "metrics.jsonl"
+        lines = file.read_text().splitlines() if file.exists() else []
+        return [row["step"] for row in map(json.loads, lines) if row.get("train/seconds/step")]
+
+    def settled() -> bool:
+        return cluster.job(number).get("JobState") not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING")
+
+    cluster.until(lambda: steps() or settled())
+    mlflow_run = json.loads((run / "tracking" / "mlflow_run.json").read_text())["run_id"]
+    cluster.run("scancel", "--signal=USR2", number)
+    cluster.until(lambda: cluster.job(number).get("Restarts") == "1" or settled())
+    log = run / "slurm" / f"{number}_0_log.out"
+    assert not settled(), log.read_text()[-3000:]
+    saved = max(steps())
+    shard = next((run / "train" / "checkpoints" / f"global_step_{saved}").glob("actor/model_world_size_3_rank_2.pt"))
+    shard.write_bytes(shard.read_bytes()[:-7])
+    cluster.until(lambda: cluster.job(number).get("JobState") == "PENDING")
+    between = left_over(cluster)
+    cluster.run("scontrol", "update", f"jobid={number}", "StartTime=now")
+    cluster.until(cluster.idle, 1500)
+    return here, run, log.read_text(), saved, mlflow_run, between
+
+
+def test_three_nodes_become_one_ray_and_train_through_all_stages(cluster: Cluster, trained: Any) -> None:
+    here, run, log, *_ = trained
+    shown = cluster.tbexp(*TRAINING, "stages=[status]", here=here).stdout
+    assert shown.count("COMPLETED") == 9 and "FAILED" not in shown, shown + log[-3000:]
+    assert len(re.findall(r"Ray on 10\.98\.0\.11:\d+: 3 nodes, 24 GPUs", log)) == 2
+    told = (run / "train" / "verl" / "driver.log").read_text()
+    assert {f"10.98.0.1{i}" for i in (2, 3)} <= set(re.findall(r"ip=(10\.98\.0\.\d+)", told))  # head lines have no ip
+    shards = {path.name for path in run.glob("train/checkpoints/*/actor/model_*.pt")}
+    assert shards == {f"model_world_size_3_rank_{rank}.pt" for rank in range(3)}
+    summary = json.loads((run / "evaluate" / "summary.json").read_text())
+    assert {name: policy["tasks"] for name, policy in summary["policies"].items()} == {"base": 6, "trained": 6}
+    assert (run / "report" / "report.html").exists()
+
+
+def test_a_warned_training_saves_at_the_step_s_end_and_is_requeued(trained: Any) -> None:
+    _, _, log, saved, *_ = trained
+    assert f"training stopped after step {saved}, which is saved; the next start goes on from there" in log
+    assert "the job goes back into the queue" in log and saved < 4
+
+
+def test_a_torn_checkpoint_is_passed_over_with_a_message(trained: Any) -> None:
+    _, run, log, saved, *_ = trained
+    assert re.search(rf"checkpoint of step {saved} is skipped: \S+model_world_size_3_rank_2.pt has \d+ of \d+", log)
+    starts = sorted(file.name for file in (run / "train" / "verl").glob("rows-*.jsonl"))
+    assert starts == ["rows-0000-from-0.jsonl", f"rows-0001-from-{saved - 1}.jsonl"]
+
+
+def test_the_requeued_training_continues_one_curve_in_one_mlflow_run(trained: Any) -> None:
+    from mlflow.tracking import MlflowClient
+
+    here, run, _, _, before, _ = trained
+    steps = [json.loads(line)["step"] for line in (run / "train" / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [0, 1, 2, 3, 4]
+    client = MlflowClient(f"sqlite:///{here / 'outputs' / 'mlflow.db'}")
+    (experiment,) = [e for e in client.search_experiments() if e.name == "smoke"]
+    (found,) = client.search_runs([experiment.experiment_id])
+    assert found.info.run_id == before and found.info.status == "FINISHED"
+    told = client.get_metric_history(before, "train/reward_mean")
+    assert sorted({metric.step for metric in told}) == [1, 2, 3, 4]
+    for stage in ("probe/pass_rate", "select/pool_size", "eval/pass_at_1"):
+        assert stage in found.data.metrics
+
+
+def test_no_process_is_left_on_the_nodes(cluster: Cluster, trained: Any) -> None:
+    *_, between = trained
+    assert between == [] and left_over(cluster) == []
+    for node in ("n1", "n2", "n3"):
+        shown = cluster.run("ls", "/tmp", node=node)
+        if shown.returncode == 0:  # another user may not enter a node
+            assert not [name for name in shown.stdout.split() if name.startswith("tbx-")]

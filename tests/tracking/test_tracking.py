@@ -309,6 +309,33 @@ def test_a_tracker_that_hangs_keeps_no_run_waiting(tmp_path: Path, caplog: pytes
     server.server_close()
 
 
+def test_a_process_that_was_killed_while_it_made_the_database_spoils_it_for_nobody(tmp_path: Path) -> None:
+    database = tmp_path / "mlflow.db"
+    script = f"""
+from pathlib import Path
+from tbexp.tracking.mlflow_link import _make
+_make(Path({str(database)!r}))
+"""
+    making = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
+    fresh = tmp_path / "mlflow.db.new"
+    while not (fresh.exists() and fresh.stat().st_size > 20_000):  # some tables of many
+        assert making.poll() is None
+        time.sleep(0.001)
+    making.kill()
+    making.wait()
+    assert not database.exists()
+    same: dict[str, Any] = {
+        "experiment": "e",
+        "run_name": "r",
+        "run_key": "e/r",
+        "folder": tmp_path / "f",
+        "params": {},
+    }
+    with open_run(MLFLOW, default_uri=f"sqlite:///{database}", patience=120, **same) as run:
+        run.metric("x", 1.0)
+    assert rows_of(database, "select value from metrics") == [(1.0,)] and not fresh.exists()
+
+
 def test_eight_processes_on_a_fresh_database_all_log_their_run(tmp_path: Path) -> None:
     code = f"""
 import sys, time
