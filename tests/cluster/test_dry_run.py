@@ -46,12 +46,12 @@ def test_the_text_for_sbatch_is_as_written_down(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_probe_that_is_finished_gets_no_job(
+def test_rows_made_elsewhere_need_no_probe_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     rows = tmp_path / "rows.jsonl"
-    rows.write_text("")
+    rows.write_text('{"uid": "test_extend_1", "test_result": {"result": true}, "is_system_error": false}\n')
     words = ["dry_run=true", "experiment=smoke", "launcher=slurm", "stages=[probe,select]"]
     assert main(words) == 0
     assert "2 Slurm jobs" in capsys.readouterr().out
