@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,18 +92,53 @@ def spawn(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.
 
 @contextlib.contextmanager
 def scratch(nodes: Nodes) -> Iterator[Path]:
-    """A folder of this start on this node; gone in the end, with every process that carries the start's mark."""
+    """A folder of this start on this node; gone in the end, with every process that was started inside.
+
+    This process adopts orphans, so all of them are its descendants: Ray's agents outlive their raylet, and are known by
+    nothing else once they have closed their files.
+    """
     temp = processes.temp_folder(nodes.mark)
     processes.end(nodes.mark)
     shutil.rmtree(temp, ignore_errors=True)
     temp.mkdir(mode=0o700)
+    pr_set_child_subreaper = 36
+    ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
     try:
         yield temp
     finally:
-        left = processes.end(nodes.mark)
-        if left:
-            log.info("%s: %d processes were ended", nodes.host, len(left))
+        if ended := end_descendants():
+            log.info("%s: %d processes were ended", nodes.host, ended)
         shutil.rmtree(temp, ignore_errors=True)
+
+
+def end_descendants(patience: float = 20.0) -> int:
+    """Kills all that this process has started, directly or not, and waits for it; how many there were."""
+    ended: set[int] = set()
+    end = time.monotonic() + patience
+    while (alive := descendants(os.getpid())) and time.monotonic() < end:
+        for pid in alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        ended |= alive
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                continue
+        time.sleep(0.05)
+    return len(ended)
+
+
+def descendants(pid: int) -> set[int]:
+    """Children, their children and so on, zombies included."""
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    found: set[int] = set()
+    new = {pid}
+    while new:
+        new = {child for child, parent in parents.items() if parent in new} - found
+        found |= new
+    return found
 
 
 def write(file: Path, text: str, *, private: bool = False) -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tbexp.cluster.nodes import JobFailed, Nodes, address_of, inherited, spawn, write
+from tbexp.cluster.nodes import JobFailed, Nodes, address_of, end_descendants, inherited, spawn, write
 from tbexp.training import processes
 from tbexp.training.environment import TAKEN_AWAY, python_path
 
@@ -147,7 +147,7 @@ def serve(nodes: Nodes, start: Path, temp: Path, ray: Ray, check: Check) -> None
                 tell(f"Ray ended with code {worker.returncode} on it", failed=True)
                 raise JobFailed(f"Ray ended with code {worker.returncode} on {nodes.host}")
             log.warning("Ray did not start on %s, once more", nodes.host)  # it gives itself 30 s, and nodes can be busy
-            processes.end(nodes.mark)
+            end_descendants()
             worker = spawn(command, environment)
         if answers(host, port):
             seen = time.monotonic()
@@ -155,7 +155,7 @@ def serve(nodes: Nodes, start: Path, temp: Path, ray: Ray, check: Check) -> None
             raise JobFailed(f"{nodes.host} has lost Ray's head at {host}:{port}")
         time.sleep(0.5)
     leave(worker)
-    processes.end(nodes.mark)
+    end_descendants()
     write(start / f"left-{nodes.rank}", "")
 
 

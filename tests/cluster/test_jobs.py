@@ -6,6 +6,8 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -155,3 +157,25 @@ def test_of_the_names_for_gpus_that_slurm_sets_one_is_kept(monkeypatch: pytest.M
     assert inherited()["ROCR_VISIBLE_DEVICES"] == "0"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert "ROCR_VISIBLE_DEVICES" not in inherited() and inherited()["CUDA_VISIBLE_DEVICES"] == "0"
+
+
+ORPHANS = """
+import subprocess, sys, time
+from tbexp.cluster.nodes import Nodes, descendants, scratch, spawn
+import os
+with scratch(Nodes("test-%d" % os.getpid(), 1, 0, 0, ("here",))) as temp:
+    grandchild = "import os, time; os.fork() or os.setsid(); os.environ.clear(); time.sleep(600)"
+    orphan = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {grandchild!r}], env={{}})"
+    child = spawn([sys.executable, "-c", orphan], os.environ)
+    child.wait()
+    while len(descendants(os.getpid())) < 2:
+        time.sleep(0.05)
+    print(*descendants(os.getpid()), temp)
+"""
+
+
+def test_orphans_without_a_name_end_with_the_job() -> None:
+    done = subprocess.run([sys.executable, "-c", ORPHANS], capture_output=True, text=True, timeout=120)
+    *pids, temp = done.stdout.split()
+    assert len(pids) == 2, done.stderr
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids) and not Path(temp).exists()
