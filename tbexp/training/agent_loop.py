@@ -63,6 +63,7 @@ class Generator:
         self._ask = ask
         self._ends = ends
         self.seconds = 0.0
+        self.tokens = self.prompt_tokens = 0  # produced, and given: every completion is given its whole prompt
         self.versions: list[int] = []
 
     async def __call__(
@@ -80,6 +81,8 @@ class Generator:
         }
         output = await self._ask(request_id=session, prompt_ids=list(ids), sampling_params=params)
         self.seconds += time.monotonic() - started
+        self.tokens += len(output.token_ids)
+        self.prompt_tokens += len(ids)
         if (version := output.extra_fields.get("global_steps")) is not None:
             self.versions.append(int(version))
         if not output.token_ids:
@@ -132,11 +135,14 @@ class AttemptLoop(AgentLoopBase):  # type: ignore[misc]
             generate = Generator(self.ask(), ends)
             seed = attempt_seed(self.plan["seed"], kind, draw, session, retry)
             self.session, self.retry = session, retry
+            started = time.monotonic()
             try:
                 played = await self.play(task, seed=seed, generate=generate, sampling=sampling)
                 return self._output(played, generate, task=task, draw=draw, retried=retry)
             except WorldError as error:
-                note_failure(self.plan_file.with_name(FAILURES), task, error)
+                spent = {"tokens": generate.tokens, "prompt_tokens": generate.prompt_tokens}
+                file = self.plan_file.with_name(FAILURES)
+                note_failure(file, task, error, **spent, seconds=round(time.monotonic() - started, 4))
                 log.warning("%s attempt %s ended as a system error (%s), try %s", task, session, error, retry + 1)
                 if retry == RETRIES:
                     raise
@@ -163,6 +169,7 @@ class AttemptLoop(AgentLoopBase):  # type: ignore[misc]
             "turns": played.turns,
             "retried": retried,
             "tokens": sum(played.mask[start:end]),
+            "prompt_tokens": generate.prompt_tokens,
             "surprise": -sum(played.logprobs[start:end]),
             "seconds": seconds,
         }

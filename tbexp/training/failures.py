@@ -14,22 +14,27 @@ FAILURES = "failures.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """whose: world (retried, replaced), user or ours (both end the run)."""
+    """whose: world (retried, replaced), user or ours (both end the run). tokens, prompt_tokens, seconds: what the try
+    had spent; every completion is paid for with its whole prompt.
+    """
 
     task: str
     whose: str
     kind: str
     message: str
+    tokens: int = 0
+    prompt_tokens: int = 0
+    seconds: float = 0.0
 
 
-def note_failure(file: Path, task: str, error: Exception) -> None:
-    """One line in one write, so that processes can share the file."""
+def note_failure(file: Path, task: str, error: Exception, **spent: float) -> None:
+    """One line in one write, so that processes can share the file. spent: tokens, prompt_tokens, seconds of the try."""
     if isinstance(error, WorldError):
         whose, kind, message = "world", error.kind, error.message
     else:
         whose = "user" if isinstance(error, UserError) else "ours"
         kind, message = type(error).__name__, str(error)
-    line = json.dumps({"task": task, "whose": whose, "kind": kind, "message": message[:2000]}) + "\n"
+    line = json.dumps({"task": task, "whose": whose, "kind": kind, "message": message[:2000], **spent}) + "\n"
     handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
         os.write(handle, line.encode())

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tbexp.training.failures import Failure
+
 
 @dataclass
 class Ledger:
@@ -17,7 +19,8 @@ class Ledger:
     dispatched: int = 0
     kinds: dict[str, str] = field(default_factory=dict)
     draws: dict[str, int] = field(default_factory=dict)
-    attempts: list[dict[str, Any]] = field(default_factory=list)
+    attempts: list[dict[str, Any]] = field(default_factory=list)  # what the agent loop noted, and `group`
+    failures: list[Failure] = field(default_factory=list)  # tries that ended as system errors
 
     def count(self, kind: str) -> int:
         return sum(k == kind for k in self.kinds.values())
@@ -58,7 +61,28 @@ class Ledger:
             metrics["train/entropy_of_samples"] = sum(a["surprise"] for a in self.attempts) / tokens
         if rewards:
             metrics["train/reward_mean"] = sum(rewards) / len(rewards)
-        return metrics | attempt_metrics(self.attempts)
+        return metrics | self.thrown_away() | attempt_metrics(self.attempts)
+
+    def thrown_away(self) -> dict[str, float]:
+        """What was paid for and is not trained on: attempts of groups that were replaced, and tries that ended as
+        system errors. Tokens are the policy's: produced, and given as prompts. Seconds are of attempts one by one.
+        """
+        chosen = set(self.chosen())
+        lost = [a for a in self.attempts if a.get("group") not in chosen]
+        spent = [
+            *((a.get("tokens", 0), a.get("prompt_tokens", 0), a.get("seconds", {}).get("total", 0.0)) for a in lost),
+            *((f.tokens, f.prompt_tokens, f.seconds) for f in self.failures),
+        ]
+        tokens, prompts, seconds = (sum(values) for values in zip((0, 0, 0.0), *spent, strict=True))
+        produced = sum(a.get("tokens", 0) for a in self.attempts) + sum(f.tokens for f in self.failures)
+        return {
+            "train/thrown_away/attempts": float(len(lost)),
+            "train/thrown_away/failed_tries": float(len(self.failures)),
+            "train/thrown_away/tokens": float(tokens),
+            "train/thrown_away/prompt_tokens": float(prompts),
+            "train/thrown_away/attempt_seconds": float(seconds),
+            **({"train/thrown_away/token_share": tokens / produced} if produced else {}),
+        }
 
 
 def attempt_metrics(attempts: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -46,6 +46,7 @@ class RefillingSampler(ReplayBuffer):  # type: ignore[misc]
         self._failures = Path(settings["failures"])
         self._by_length = bool(settings.get("by_length"))
         self._stall_seconds = float(settings.get("stall_seconds", 7200.0))
+        self._failures_seen = 0
         super().__init__(
             sampler_kwargs=sampler_kwargs, poll_interval=float(settings.get("poll_interval", 0.05)), **kwargs
         )
@@ -56,6 +57,7 @@ class RefillingSampler(ReplayBuffer):  # type: ignore[misc]
             self._stop_unless_worlds()
             if not batch.keys:
                 raise WorldFailure(f"every validation attempt ended as a system error: {self._examples()}")
+            self._new_failures()
             return batch, metrics
         ledger = Ledger(wanted=batch_size, limit=self._rounds * batch_size, dispatched=batch_size)
         ended, since = 0, time.monotonic()
@@ -88,7 +90,7 @@ class RefillingSampler(ReplayBuffer):  # type: ignore[misc]
         notes = dict(zip(keys, self._notes(partition_id, keys), strict=True))
         for uid, group in members.items():
             ledger.draws[uid] = min((notes[key]["draw"] for key in group), default=0)
-            ledger.attempts += [notes[key] for key in group]
+            ledger.attempts += [{**notes[key], "group": uid} for key in group]
             if uid in self.failure_keys[partition_id] or len(group) != self._group_size:
                 ledger.kinds[uid] = "failed"
             else:
@@ -108,6 +110,7 @@ class RefillingSampler(ReplayBuffer):  # type: ignore[misc]
 
     def _batch(self, partition_id: str, ledger: Ledger) -> tuple[Any, dict[str, float]]:
         chosen = ledger.chosen()
+        ledger.failures = self._new_failures()
         if len(chosen) < ledger.wanted:
             raise WorldFailure(
                 f"{ledger.count('failed')} of {ledger.dispatched} groups failed with system errors, "
@@ -126,6 +129,12 @@ class RefillingSampler(ReplayBuffer):  # type: ignore[misc]
             if failure.whose != "world":
                 error = UserError if failure.whose == "user" else RuntimeError
                 raise error(f"{failure.task}: {failure.kind}: {failure.message}")
+
+    def _new_failures(self) -> list[Failure]:
+        """Those that were noted since the last update or validation."""
+        every = read_failures(self._failures)
+        new, self._failures_seen = every[self._failures_seen :], len(every)
+        return new
 
     def _examples(self) -> str:
         """The newest failures, three kinds at most."""

@@ -16,6 +16,8 @@ from typing import Any
 
 VALIDATION = "train/validation_pass_rate"
 
+WATCHED = ("loss", "grad_norm")  # how the names of those figures of verl end that have to be finite
+
 OURS = {
     "train/entropy_of_samples": "train/entropy",  # verl's own, if it is computed, replaces it
     "actor/grad_norm": "train/grad_norm",
@@ -48,6 +50,9 @@ def named(data: Mapping[str, Any]) -> dict[str, float]:
             row[OURS[key]] = float(value)
         if key.startswith("val-core/validation/reward/mean@"):
             row[VALIDATION] = float(value)
+    if "train/thrown_away/token_share" in row and "timing_s/gen" in row:
+        # Of the time in which all devices generate: what the thrown-away attempts kept them busy for.
+        row["train/thrown_away/seconds"] = row["train/thrown_away/token_share"] * row["timing_s/gen"]
     if "actor/entropy" in row:
         row["train/entropy"] = row["actor/entropy"]
     return row
@@ -68,6 +73,20 @@ def read(file: Path) -> dict[int, dict[str, Any]]:
     return rows
 
 
+def not_finite(data: Mapping[str, Any]) -> str | None:
+    """The first watched figure of a row that is no finite number; verl's file logger writes these as null."""
+    for name, value in data.items():
+        if name.endswith(WATCHED) and (value is None or (isinstance(value, float) and not math.isfinite(value))):
+            return name
+    return None
+
+
+def broken(file: Path) -> dict[int, str]:
+    """By step, a watched figure of this start that is not finite."""
+    found = {step: not_finite(data) for step, data in read(file).items()}
+    return {step: name for step, name in found.items() if name is not None}
+
+
 def fragment_name(number: int, step: int) -> str:
     """The file of the start `number` (0, 1, ...) that goes on from `step`."""
     return f"rows-{number:04d}-from-{step}.jsonl"
@@ -81,12 +100,15 @@ def merge(files: Iterable[Path]) -> dict[int, dict[str, float]]:
     """The rows of all starts in order. A start takes back what earlier ones wrote about steps after its own first.
 
     Validation of a step that the run went on from is logged alone, by the start that went on: it joins the step's row.
+    An update whose loss or gradient is not finite (`nonfinite`) has no row.
     """
     rows: dict[int, dict[str, float]] = {}
     for file in files:
         start = int(file.stem.rsplit("-", 1)[1])
         rows = {step: row for step, row in rows.items() if step <= start}
         for step, data in read(file).items():
+            if not_finite(data) is not None:
+                continue
             new = named(data)
             trained = "train/seconds/step" in new
             rows[step] = new if trained else rows.get(step, {}) | new

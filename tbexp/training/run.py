@@ -25,7 +25,7 @@ from typing import Any
 
 from tbexp.config.schema import Config
 from tbexp.errors import Problem, Stopped, UserError, WorldFailure
-from tbexp.training import checkpoints, environment, mapping, processes, rows, stopping
+from tbexp.training import checkpoints, environment, mapping, nonfinite, processes, rows, stopping
 from tbexp.training.failures import FAILURES
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ def train(
     `config.tasks.root`. loop: the agent loop's class. ray_address: a running Ray to use instead of a local one. left:
     seconds until this process will be ended, None as long as nobody has said so. Call it from a thread that lives as
     long as the training. Raises Stopped (because of `left`), UserError (configuration, verl missing), WorldFailure
-    (system errors past the bound), RuntimeError (verl broke).
+    (system errors past the bound, a loss or gradient that is not finite), RuntimeError (verl broke).
     """
     check(config, train_uids, validation_uids)
     work = folder / "verl"
@@ -119,7 +119,8 @@ def train(
         )
         env = environment.for_driver(own, inherited=os.environ, joins=ray_address is not None)
         try:
-            run_verl(plan, env=env, temp=temp, report=report, log_file=work / "driver.log", left=left)
+            watch = nonfinite.Watch(folder, mapping.save_every(config))
+            run_verl(plan, env=env, temp=temp, report=report, log_file=work / "driver.log", left=left, watch=watch)
         except Stopped as stopped:
             raise stopped_at(folder, report, start, str(stopped)) from None
         finally:
@@ -212,9 +213,18 @@ def write_plan(
 
 
 def run_verl(
-    plan: Path, *, env: Mapping[str, str], temp: Path, report: Reporter, log_file: Path, left: Left = lambda: None
+    plan: Path,
+    *,
+    env: Mapping[str, str],
+    temp: Path,
+    report: Reporter,
+    log_file: Path,
+    watch: nonfinite.Watch,
+    left: Left = lambda: None,
 ) -> None:
-    """Runs the driver to its end, handing on rows as they come. Raises Stopped, with why, when `left` asks for it."""
+    """Runs the driver to its end, handing on rows as they come. Raises Stopped, with why, when `left` asks for it, and
+    WorldFailure when `watch` does.
+    """
     shutil.rmtree(temp, ignore_errors=True)
     temp.mkdir(mode=0o700)
     token = temp / "token"
@@ -238,12 +248,14 @@ def run_verl(
             while driver.poll() is None:
                 time.sleep(POLL_SECONDS)
                 report.look()
+                watch.look(report.broken, report.rows)
                 request.look()
         finally:
             if driver.poll() is None:
                 driver.kill()
                 driver.wait()
     report.look()
+    watch.look(report.broken, report.rows, ended=True)
     try:
         outcome = json.loads(outcome_file.read_text())
     except FileNotFoundError:
@@ -323,6 +335,7 @@ class Reporter:
         self._start = 0
         self.fragment = folder / "verl" / "none"
         self.rows: dict[int, dict[str, float]] = {}
+        self.broken: dict[int, str] = {}  # figures that are not finite, by step, of this start
         self._merge()
 
     def begin(self, step: int) -> None:
@@ -363,6 +376,7 @@ class Reporter:
 
     def _merge(self) -> None:
         self.rows = rows.merge(rows.fragments(self._folder / "verl"))
+        self.broken = rows.broken(self.fragment)
         rows.write(self._folder / "metrics.jsonl", self.rows)
 
     def _hand_on(self) -> None:

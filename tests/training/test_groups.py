@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tbexp.training.failures import Failure
 from tbexp.training.groups import Ledger, attempt_metrics, kind_of
 
 KINDS = st.sampled_from(["mixed", "flat", "failed"])
@@ -85,6 +86,18 @@ def test_rates_are_over_clean_groups_and_rewards_over_all_attempts_that_have_one
     assert metrics["train/reward_mean"] == 0.5
     assert metrics["train/entropy_of_samples"] == 0.5
     assert metrics["train/refilled/system_error"] == 2
+
+
+def test_what_is_thrown_away_is_counted_in_attempts_tokens_and_seconds() -> None:
+    ledger = Ledger(wanted=1, limit=4, dispatched=3, kinds={"a": "mixed", "b": "flat", "c": "failed"})
+    spent = {"tokens": 10, "prompt_tokens": 100, "seconds": {"total": 2.0, "tools": 1.0}}
+    ledger.attempts = [{"reward": 1.0, "surprise": 0.0, "group": group, **spent} for group in "aabbc"]
+    ledger.failures = [Failure("t", "world", "tool_timeout", "late", tokens=5, prompt_tokens=40, seconds=1.5)]
+    found = {name.rpartition("/")[2]: value for name, value in ledger.metrics().items() if "thrown_away" in name}
+    assert found == {
+        **{"attempts": 3, "failed_tries": 1, "tokens": 35, "prompt_tokens": 340, "attempt_seconds": 7.5},
+        "token_share": pytest.approx(35 / 55),
+    }
 
 
 def test_seconds_are_means_over_attempts_and_finish_reasons_are_shares() -> None:

@@ -70,6 +70,11 @@ def expected(steps: int) -> dict[int, Ledger]:
     return ledgers
 
 
+def tries_that_fail(ledger: Ledger) -> int:
+    """Those that are made again, and the four tries of the attempt that fails for good."""
+    return sum(a["retried"] for a in ledger.attempts) + 4 * ledger.count("failed")
+
+
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("verl")
@@ -117,6 +122,14 @@ def test_a_training_killed_with_its_parent_goes_on_and_refills_exactly_what_fail
         assert row["critic/score/mean"] == 0.5  # of the attempts that were trained on: two mixed groups, no padding
         assert abs(row["train/rollout_trainer_kl"]) < 1e-5
         assert row["train/grad_norm"] > 0
+        lost = sum(kind != "mixed" for kind in ledger.kinds.values()) * 4 - sum(
+            kind == "failed" for kind in ledger.kinds.values()
+        )
+        assert row["train/thrown_away/attempts"] == lost, step
+        assert row["train/thrown_away/failed_tries"] == tries_that_fail(ledger), step
+        assert (row["train/thrown_away/tokens"] > 0) == (lost > 0)
+        assert row["train/thrown_away/prompt_tokens"] >= row["train/thrown_away/tokens"]
+        assert 0 <= row["train/thrown_away/seconds"] < row["train/seconds/generation"]
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     chosen = AutoModelForCausalLM.from_pretrained(result.folder)
@@ -147,6 +160,24 @@ def test_a_run_whose_every_group_fails_ends_by_saying_so(root: Path, monkeypatch
     with pytest.raises(WorldFailure, match=r"8 of 8 groups failed .* tool_timeout \(mixed-a: as planned\)"):
         start(lone, steps=1, uids=["mixed-a"])
     assert processes.marked(run_mark(lone / "train")) == []
+
+
+@pytest.mark.train
+def test_a_gradient_that_is_no_number_ends_the_run_and_it_goes_on_from_the_checkpoint_before(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOY_NAN", "2")  # attempts of the third update
+    place = root / "nan"
+    place.mkdir()
+    (place / "model").symlink_to(root / "model")
+    with pytest.raises(WorldFailure, match=r"update 3: actor/\w+ is not a finite number.*of update 2 is kept"):
+        start(place, steps=4, uids=["mixed-a"])
+    assert [row["step"] for row in rows(place)] == [0, 1, 2]
+    assert processes.marked(run_mark(place / "train")) == []
+    monkeypatch.delenv("TOY_NAN")
+    assert start(place, steps=4, uids=["mixed-a"]).steps == 4
+    assert [row["step"] for row in rows(place)] == [0, 1, 2, 3, 4]
+    assert all(row["train/grad_norm"] > 0 for row in rows(place)[1:])
 
 
 def test_the_drivers_environment_holds_nothing_that_would_change_verl_or_ray(tmp_path: Path) -> None:

@@ -11,7 +11,10 @@ from tbexp.training.agent_loop import AttemptLoop, Generator, Played
 
 
 class ToyLoop(AttemptLoop):
-    """Two short turns; the task's name decides the rewards. `flat-*`: all 1, `mixed-*`: 0 and 1 in turn."""
+    """Two short turns; the task's name decides the rewards. `flat-*`: all 1, `mixed-*`: 0 and 1 in turn.
+
+    TOY_NAN: log-probabilities are no numbers from this version of the weights on.
+    """
 
     async def play(self, task: str, *, seed: int, generate: Generator, sampling: Sampling) -> Played:
         fail_as_planned(task, self.session, self.retry)
@@ -25,6 +28,8 @@ class ToyLoop(AttemptLoop):
             tokens = tokens + list(made.token_ids)
             mask += [1] * len(made.token_ids)
             logprobs += list(made.logprobs or [])
+        if max(generate.versions, default=0) >= int(os.environ.get("TOY_NAN", 10**9)):
+            logprobs = [float("nan")] * len(logprobs)
         reward = 1.0 if task.startswith("flat") else float(self.session % 2)
         return Played(tokens, mask, logprobs, len(prompt), reward, 2, "done", {"tools": 0.001})
 
