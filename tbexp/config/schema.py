@@ -281,7 +281,7 @@ class Probe(Group):
     name: str
     kind: Literal["fixed", "adaptive"] = "fixed"  # adaptive: a task stops when its decision can hardly change
     attempts: AtLeastOne = 8  # per task; adaptive: at most, and on average with spend_saved
-    level: Annotated[float, Field(ge=0.5, le=1.0, strict=True)] = 0.93  # adaptive: probability of the final decision
+    level: Annotated[float, Field(ge=0.5, le=1.0, strict=True)] = 0.95  # adaptive: probability of the final decision
     least: AtLeastOne = 3  # adaptive: attempts before a task can stop
     spend_saved: bool = False  # adaptive: spend what was saved on the tasks that are least certain
     max_attempts: AtLeastOne | None = None  # per task, with spend_saved; null: three times `attempts`

@@ -71,3 +71,20 @@ def cost_of(runs: Sequence[Tally], attempts: int, spending: Spending) -> dict[st
 def per(cost: float, count: int) -> float:
     """Cost per thing; infinite where there is none, also of what cost nothing: no reliable task can be had for free."""
     return cost / count if count else math.inf
+
+
+def thrown_away_usd(
+    row: Mapping[str, float], *, gpu_hour_usd: float, devices: int, price: ModelPrice | None
+) -> float | None:
+    """What an update's thrown-away attempts cost: a refill pays its full price. None: there is no price.
+
+    row: the update's metrics (`train/thrown_away/*`). With a rate for device hours: the time in which all `devices`
+    generated, as far as these attempts took it; else their tokens by the table's price of the model.
+    """
+    seconds, tokens = row.get("train/thrown_away/seconds"), row.get("train/thrown_away/tokens")
+    if gpu_hour_usd > 0:
+        return None if seconds is None else seconds / 3600 * devices * gpu_hour_usd
+    if price is None or tokens is None:
+        return None
+    used = {"prompt_tokens": int(row.get("train/thrown_away/prompt_tokens", 0)), "completion_tokens": int(tokens)}
+    return token_cost(used, "", price)

@@ -20,6 +20,7 @@ from tbexp.errors import Problem, UserError
 from tbexp.pipeline import identity
 from tbexp.pipeline.context import Context
 from tbexp.pipeline.export import write_tb_infer
+from tbexp.pipeline.expected import pool_of, sum_up, with_forecast
 from tbexp.pipeline.files import link, read_json, write_json, write_whole
 from tbexp.pipeline.overlap import audit
 from tbexp.pipeline.prices import spending_of
@@ -159,12 +160,13 @@ def train(run: Context) -> None:
     link(run.run_dir / "train", folder)
     steps = config.training.steps
     done = read_json(folder / f"result-{steps}.json")
+    pool = pool_of(run, [task.uid for task in train_tasks])
     bar = run.progress.stage("train", steps, "updates", done=0 if done is None else steps)
     if done is None:
         shown: dict[str, float] = {}
 
         def on_metrics(values: Mapping[str, float], step: int) -> None:
-            run.tracker.metrics(dict(values), step)
+            run.tracker.metrics(with_forecast(pool, config, values, step), step)
             for short, name in (("reward", "train/reward_mean"), ("mixed", "train/mixed_group_rate")):
                 if name in values:
                     shown[short] = round(values[name], 3)
@@ -199,6 +201,7 @@ def train(run: Context) -> None:
     for name in ("metrics.jsonl", "result.json"):  # also of a training that another run has made
         run.tracker.artifact(run.run_dir / "train" / name, "train")
     run.results.append(("train", f"{steps} updates on {len(train_tasks)} tasks; chosen: step {done['chosen_step']}"))
+    sum_up(run, pool, folder / "metrics.jsonl")
 
 
 def evaluate(run: Context) -> None:

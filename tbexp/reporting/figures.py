@@ -381,12 +381,17 @@ def _trend(axes: Axes, points: Sequence[tuple[int, float]], shade: str, label: s
     """The values as thin dots, their running mean as a line."""
     x = np.array([step for step, _ in points], dtype=float)
     y = np.array([value for _, value in points])
-    width = max(1, min(5, len(y) // 4))
+    width, smooth = _running_mean(y)
     axes.plot(x, y, color=shade, marker="o", markersize=3, linewidth=0.6, alpha=0.45)
-    kernel = np.ones(width)
-    smooth = np.convolve(y, kernel, "same") / np.convolve(np.ones_like(y), kernel, "same")
     suffix = f" (line: over {width} updates)" if width > 1 else ""
     axes.plot(x, smooth, color=shade, linewidth=2.2, label=label + suffix)
+
+
+def _running_mean(y: np.ndarray) -> tuple[int, np.ndarray]:
+    """How many neighbours are averaged, and their means."""
+    width = max(1, min(5, len(y) // 4))
+    kernel = np.ones(width)
+    return width, np.convolve(y, kernel, "same") / np.convolve(np.ones_like(y), kernel, "same")
 
 
 def _dot(axes: Axes, y: float, found: Json, shade: str, marker: str) -> None:

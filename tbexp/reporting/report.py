@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tbexp.config.schema import STAGES
-from tbexp.reporting import figures, tables
+from tbexp.reporting import figures, forecast, tables
 from tbexp.reporting.page import Section, picture, render
 from tbexp.reporting.run_data import Attempts, Json, RunData, _at, read_run
 
@@ -38,7 +38,10 @@ def write_report(run_dir: Path) -> Path:
     for part in ("figures", "tables"):
         (fresh / part).mkdir(parents=True)
     with figures.style():
-        sections = [make(run, fresh) for make in (_results, _topics, _tasks, _pool, _training, _endings, _time)]
+        sections = [
+            make(run, fresh)
+            for make in (_results, _topics, _tasks, _pool, _training, forecast.section_of, _endings, _time)
+        ]
     for section in sections:
         for table in [*section.tables, *section.folded] if section else []:
             tables.write_csv(table, fresh / "tables")
@@ -148,10 +151,10 @@ def _pool(run: RunData, out: Path) -> Section | None:
         "pool. A task's posterior is Jeffreys' Beta(passes + ½, failures + ½); the band that holds most of it decides."
     )
     section.text += _probing(run)
-    forecast = _forecast(run)
-    if forecast is not None:
+    expected = _forecast(run)
+    if expected is not None:
         section.text.append(
-            f"By these posteriors {100 * forecast:.0f}% of the pool's groups are expected to hold passes and failures."
+            f"By these posteriors {100 * expected:.0f}% of the pool's groups are expected to hold passes and failures."
         )
     if any(row.get("clean") for row in run.tasks):
         caption = (
@@ -197,10 +200,7 @@ def _training(run: RunData, out: Path) -> Section | None:
         text += f"; the mean reward goes from {first:.2f} (first {edge}) to {last:.2f} (last {edge})"
     if mixed:
         share = sum(v for _, v in mixed) / len(mixed)
-        text += f"; {100 * share:.0f}% of the groups held passes and failures"
-        forecast = _forecast(run)
-        if forecast is not None:
-            text += f" ({100 * forecast:.0f}% had been forecast for the untrained policy)"
+        text += f"; in the mean update {100 * share:.0f}% of the groups held passes and failures"
     section.text.append(text + ".")
     refilled = [
         f"{sum(v for _, v in found):,.0f} groups for {reason}"

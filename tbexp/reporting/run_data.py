@@ -53,6 +53,7 @@ class RunData:
     config_text: str
     manifest: Json
     tasks: list[Json]  # rows of select/tasks.jsonl
+    train: list[str]  # uids of the tasks that are trained on
     selection: Json  # select/manifest.json
     steps: dict[int, dict[str, float]]  # training metrics by step
     chosen_step: int | None
@@ -107,6 +108,7 @@ def read_run(folder: Path) -> RunData:
         config_text=config_text,
         manifest=_json(folder / "manifest.json", faults),
         tasks=tasks,
+        train=_uids(folder / "select" / "train.yaml", faults),
         selection=_json(folder / "select" / "manifest.json", faults),
         steps=_steps(train, faults, _at(config, "training", "steps")),
         chosen_step=_chosen_step(train, faults),
@@ -252,6 +254,20 @@ def _yaml(file: Path, faults: list[str]) -> tuple[str, Json]:
         faults.append(f"{file.name} can't be read: {error}")
         return "", {}
     return text, row if isinstance(row, dict) else {}
+
+
+def _uids(file: Path, faults: list[str]) -> list[str]:
+    """A YAML list of uids; none if there is no such file."""
+    import yaml
+
+    try:
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        faults.append(f"{file.parent.name}/{file.name} can't be read: {error}")
+        return []
+    return [str(uid) for uid in found] if isinstance(found, list) else []
 
 
 def _at(value: Any, *path: str) -> Any:

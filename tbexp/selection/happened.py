@@ -1,9 +1,9 @@
 """The forecast of a training against what happened: how many groups were mixed, and how many attempts were thrown away.
 
 The forecast is made from the probe, for the policy that was probed; training changes it. So there are two expectations
-for each update: that of the untrained policy, and that of a policy that is as good as the update's attempts were. The
-second moves every task's posterior mean by one same step on the log-odds scale, so that their mean is the update's mean
-reward, and keeps its weight (alpha + beta): what then differs is not explained by the policy being better.
+for each update: that of the untrained policy, in closed form, and that of a policy that is as good as the update's
+attempts were. The second moves the posteriors as a whole by one same step of log-odds, so that the mean pass rate is
+the update's mean reward: what then differs is not explained by the policy being better at all tasks alike.
 
 An update generates groups until enough are mixed, or up to a bound: with the share p of mixed groups the number is
 min(NB, bound), whose mean is the sum over t < bound of P(Binomial(t, p) < wanted).
@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from tbexp.selection.forecast import mixed_probability
 
 Row = Mapping[str, float]
+POINTS = 200  # of a posterior
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,25 +50,59 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The posteriors of the tasks that are trained on, and how an update is made."""
+    """The posteriors of the tasks that are trained on, and how an update is made.
 
-    alpha: NDArray[np.float64]
-    beta: NDArray[np.float64]
+    odds, weights: points of the posteriors on the log-odds scale, equally likely within a task, and the tasks' weights;
+    D x POINTS and D, for D distinct posteriors.
+    """
+
+    mixed_rate: float
+    odds: NDArray[np.float64]
+    weights: NDArray[np.float64]
     group_size: int
     groups_per_update: int
     most_groups: int  # per update
 
     @staticmethod
     def of(alpha: ArrayLike, beta: ArrayLike, *, group_size: int, groups_per_update: int, refill_rounds: int) -> Pool:
-        a, b = np.asarray(alpha, dtype=np.float64), np.asarray(beta, dtype=np.float64)
-        return Pool(a, b, group_size, groups_per_update, max(1, refill_rounds) * groups_per_update)
+        """ValueError without a task."""
+        from scipy.special import betaincinv
+
+        pairs = np.stack([np.asarray(alpha, dtype=np.float64), np.asarray(beta, dtype=np.float64)], axis=1)
+        if not len(pairs):
+            raise ValueError("there is no task")
+        distinct, counts = np.unique(pairs, axis=0, return_counts=True)
+        weights = counts / counts.sum()
+        a, b = distinct[:, 0], distinct[:, 1]
+        rates = betaincinv(a[:, None], b[:, None], (np.arange(POINTS) + 0.5)[None, :] / POINTS)
+        rates = np.clip(rates, 1e-12, 1 - 1e-12)
+        return Pool(
+            float(weights @ mixed_probability(a, b, group_size)),
+            np.log(rates / (1 - rates)),
+            weights,
+            group_size,
+            groups_per_update,
+            max(1, refill_rounds) * groups_per_update,
+        )
+
+    def rates_at(self, reward: float) -> NDArray[np.float64]:
+        """The pass rates at the points, moved by the step of log-odds at which their mean is `reward`."""
+        target = min(max(reward, 1e-6), 1 - 1e-6)
+        low, high = -40.0, 40.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            if float(self.weights @ _sigmoid(self.odds + middle).mean(axis=1)) < target:
+                low = middle
+            else:
+                high = middle
+        return _sigmoid(self.odds + low)
 
     def expected(self, reward: float | None = None) -> Expected:
         """reward: the mean reward that the tasks are moved to; None: the policy that was probed."""
-        alpha, beta = self.alpha, self.beta
+        rate = self.mixed_rate
         if reward is not None:
-            alpha, beta = moved(alpha, beta, reward)
-        rate = float(mixed_probability(alpha, beta, self.group_size).mean()) if len(alpha) else 0.0
+            p = self.rates_at(reward)
+            rate = float(self.weights @ (1.0 - p**self.group_size - (1.0 - p) ** self.group_size).mean(axis=1))
         groups = generated(rate, self.groups_per_update, self.most_groups)
         return Expected(rate, (groups - self.groups_per_update) * self.group_size)
 
@@ -132,35 +167,17 @@ def summary(updates: Sequence[Update]) -> Summary:
         raise ValueError("there is no update")
     counted = [u for u in updates if u.mixed is not None and u.clean]
     groups = sum(u.clean or 0 for u in counted)
-    moved_ = [u.at_reward for u in updates if u.at_reward is not None]
+    moved = [u.at_reward for u in updates if u.at_reward is not None]
     thrown = [u.thrown_away for u in updates if u.thrown_away is not None]
     return Summary(
         updates=len(updates),
         mixed_rate=sum(u.mixed or 0 for u in counted) / groups if groups else None,
         mixed_rate_untrained=updates[0].untrained.mixed_rate,
-        mixed_rate_at_reward=_mean([e.mixed_rate for e in moved_]),
+        mixed_rate_at_reward=_mean([e.mixed_rate for e in moved]),
         thrown_away=_mean(thrown),
         thrown_away_untrained=updates[0].untrained.thrown_away,
-        thrown_away_at_reward=_mean([e.thrown_away for e in moved_]),
+        thrown_away_at_reward=_mean([e.thrown_away for e in moved]),
     )
-
-
-def moved(
-    alpha: NDArray[np.float64], beta: NDArray[np.float64], mean: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The posteriors with all means moved by one same step of log-odds, so that their mean is `mean`; weights stay."""
-    weight = alpha + beta
-    odds = np.log(alpha / beta)
-    target = min(max(mean, 1e-6), 1 - 1e-6)
-    low, high = -40.0, 40.0
-    for _ in range(80):
-        middle = (low + high) / 2
-        if float((1 / (1 + np.exp(-(odds + middle)))).mean()) < target:
-            low = middle
-        else:
-            high = middle
-    rate = np.clip(1 / (1 + np.exp(-(odds + low))), 1e-9, 1 - 1e-9)
-    return weight * rate, weight * (1 - rate)
 
 
 def generated(rate: float, wanted: int, most: int) -> float:
@@ -173,6 +190,11 @@ def generated(rate: float, wanted: int, most: int) -> float:
     # P(Binomial(t, p) < w) = I_{1-p}(t - w + 1, w)
     short = betainc(t - wanted + 1, wanted, 1.0 - rate) if len(t) else np.zeros(0)
     return min(float(most), wanted + float(np.sum(short)))
+
+
+def _sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    found: NDArray[np.float64] = 1.0 / (1.0 + np.exp(-x))
+    return found
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -64,11 +64,20 @@ def training_steps(random: np.random.Generator, steps: int) -> list[dict[str, An
     rows: list[dict[str, Any]] = [{"step": 0, "train/validation_pass_rate": 0.31}]
     for step in range(1, steps + 1):
         level = 0.3 + 0.35 * (1 - np.exp(-step / 14))
+        flat = float(random.integers(0, 2 + step // 8))
         row = {
             "step": step,
             "train/reward_mean": float(level + random.normal(0, 0.05)),
-            "train/mixed_group_rate": float(np.clip(0.8 - step / 110 + random.normal(0, 0.08), 0, 1)),
-            "train/refilled/zero_variance": float(random.integers(0, 4)),
+            "train/mixed_group_rate": 6 / (6 + flat),
+            "train/groups/generated": 6 + flat,
+            "train/groups/mixed": 6.0,
+            "train/refilled/zero_variance": flat,
+            "train/produced_tokens": (6 + flat) * 8 * 100,
+            "train/thrown_away/attempts": flat * 8,
+            "train/thrown_away/tokens": flat * 8 * 100,
+            "train/thrown_away/prompt_tokens": flat * 8 * 900,
+            "train/thrown_away/attempt_seconds": flat * 8 * 1.5,
+            "train/thrown_away/seconds": 6.1 * flat / (6 + flat),
             "train/seconds/step": 9.0,
             "train/seconds/generation": 6.1,
             "train/seconds/update": 2.1,
@@ -101,7 +110,9 @@ def build_run() -> Build:
             "probe": {"attempts": 8},
             "group": {"size": 8, "groups_per_update": 6},
             "optimizer": {"lr": 0.0003},
-            "training": {"steps": 40},
+            "training": {"steps": 40, "refill_rounds": 4},
+            "topology": {"nodes": 1, "gpus_per_node": 2},
+            "prices": {"gpu_hour_usd": 3.0, "models": {}},
             "evaluation": {"attempts": n},
         }
         (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))

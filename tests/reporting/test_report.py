@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from tbexp.reporting import write_report
 from tbexp.reporting.figures import outcome_cells
+from tbexp.reporting.forecast import section_of, thrown_away
 from tbexp.reporting.run_data import read_run
 from tbexp.reporting.tables import Table, changes, headline, points
 
@@ -60,7 +62,7 @@ def test_the_report_is_one_file_that_loads_nothing(full: Path) -> None:
     page = Page(html)
     assert not {"script", "link", "iframe", "object"} & set(page.tags)
     assert all(address.startswith(("data:image/svg+xml;base64,", "#")) for address in page.addresses)
-    assert page.tags.count("img") == 9
+    assert page.tags.count("img") == 10
     assert "url(" not in html
     assert "@import" not in html
 
@@ -73,6 +75,7 @@ def test_every_figure_and_table_also_lies_beside_the_report(full: Path) -> None:
         "strips",
         "bands",
         "training",
+        "forecast",
         "endings",
         "time_stages",
         "time_training",
@@ -80,7 +83,17 @@ def test_every_figure_and_table_also_lies_beside_the_report(full: Path) -> None:
     assert {path.stem for path in (full / "report/figures").glob("*.svg")} == names
     assert {path.stem for path in (full / "report/figures").glob("*.png")} == names
     tables = {path.stem for path in (full / "report/tables").glob("*.csv")}
-    assert tables == {"headline", "topics", "tasks_gained_and_lost", "bands", "reasons", "system_errors", "time"}
+    assert tables == {
+        "headline",
+        "topics",
+        "tasks_gained_and_lost",
+        "bands",
+        "reasons",
+        "system_errors",
+        "time",
+        "forecast",
+        "thrown_away",
+    }
     with (full / "report/tables/bands.csv").open(newline="") as stream:
         assert [row[0] for row in csv.reader(stream)][1:6] == ["rarely", "hard", "medium", "often", "nearly always"]
 
@@ -93,7 +106,46 @@ def test_a_complete_run_misses_nothing_and_names_the_chosen_checkpoint(full: Pat
     text = Page((full / "report/report.html").read_text()).text
     assert "Not in this run" not in text
     assert "The checkpoint of update 30 was chosen" in text
-    assert "had been forecast for the untrained policy" in text
+    assert "The probe had forecast" in text and "for the untrained policy" in text
+
+
+def test_the_forecast_stands_beside_what_happened_and_thrown_away_attempts_beside_their_price(full: Path) -> None:
+    with (full / "report/tables/forecast.csv").open() as file:
+        first, last, whole = csv.DictReader(file)
+    assert (first["updates"], last["updates"], whole["updates"]) == ("first 8", "last 8", "all updates")
+    rows = rows_of(full / "train/metrics.jsonl")[1:]
+    groups = sum(row["train/groups/generated"] for row in rows)
+    assert whole["mixed groups %"] == f"{100 * 6 * 40 / groups:.1f}"
+    assert whole["thrown away"] == f"{(groups - 6 * 40) * 8 / 40:.1f}"
+    assert float(last["forecast at reward %"]) != float(first["forecast at reward %"])
+    assert first["forecast, untrained %"] == last["forecast, untrained %"]
+    with (full / "report/tables/thrown_away.csv").open() as file:
+        (spent,) = csv.DictReader(file)
+    seconds = sum(row["train/thrown_away/seconds"] for row in rows)
+    assert spent["US$"] == f"{seconds / 3600 * 2 * 3:,.4g}"
+    assert spent["tokens produced"] == f"{(groups - 240) * 800:,.0f}"
+
+
+@pytest.mark.parametrize(
+    ("prices", "usd"),
+    [({}, "–"), ({"gpu_hour_usd": 0.0, "models": {"tiny": {"completion": 10.0, "prompt": 1.0}}}, None)],
+)
+def test_without_a_rate_tokens_are_priced_and_without_a_price_nothing_is(
+    full: Path, prices: dict[str, Any], usd: str | None
+) -> None:
+    run = read_run(full)
+    table = thrown_away(replace(run, config={**run.config, "prices": prices}))
+    assert table is not None
+    groups = sum(row["train/groups/generated"] for row in run.steps.values() if "train/groups/generated" in row)
+    expected = usd or f"{(groups - 240) * 8 * (100 * 10 + 900 * 1) / 1e6:,.4g}"
+    assert table.rows[0][-1].text == expected
+
+
+def test_of_a_training_that_did_not_count_its_groups_there_is_no_comparison(full: Path, tmp_path: Path) -> None:
+    run = read_run(full)
+    old = {step: {"train/mixed_group_rate": 0.5, "train/reward_mean": 0.5} for step in run.steps}
+    assert section_of(replace(run, steps=old), tmp_path) is None
+    assert section_of(replace(run, tasks=[]), tmp_path) is None
 
 
 @pytest.mark.parametrize(
