@@ -19,8 +19,8 @@ from tbexp.config.schema import Config
 from tbexp.errors import Problem, UserError
 from tbexp.pipeline import identity
 from tbexp.pipeline.context import Context
-from tbexp.pipeline.export import write_tb_infer
 from tbexp.pipeline.expected import pool_of, sum_up, with_forecast
+from tbexp.pipeline.export import write_tb_infer
 from tbexp.pipeline.files import link, read_json, write_json, write_whole
 from tbexp.pipeline.overlap import audit
 from tbexp.pipeline.prices import spending_of
