@@ -8,11 +8,14 @@ what a sweep's jobs have in common (`pipeline`).
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
+import signal
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -48,6 +51,9 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    logging.raiseExceptions = False  # a log file that takes nothing more is no reason for tracebacks
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     return ending(lambda: command(words)).code
 
 
@@ -465,11 +471,25 @@ def ending(work: Callable[[], int], *, catch_interrupts: bool = True) -> Ending:
         sys.stderr.close()
         return Ending(DONE)
     except Exception as error:
+        if full := out_of_space(error):
+            say(f"tbexp: {full}")
+            return Ending(USER, full.short)
         log_file = keep(error) or keep_aside(error)
         first = (str(error).splitlines() or [""])[0]
         said = f"unexpected {type(error).__name__}: {first[:300]} (traceback: {log_file})"
         say(f"tbexp: {said}")
         return Ending(DEFECT, said)
+
+
+def out_of_space(error: BaseException) -> Problem | None:
+    """What to tell when the disk is full or has become read-only, wherever that was noticed."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            fix = "make room; the same command goes on from here"
+            return Problem(f"cannot be written: {seen.strerror}", str(seen.filename or "outputs"), fix)
+        seen = seen.__cause__ or seen.__context__
+    return None
 
 
 def say(text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -371,6 +372,32 @@ def test_hydras_own_flags_still_work(capsys: pytest.CaptureFixture[str]) -> None
     assert "laptop" in command("--info", "defaults").stdout
     assert app.main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("tbexp ")
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_a_full_disk_is_one_message_wherever_it_is_noticed(code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> int:
+        try:
+            raise OSError(code, os.strerror(code), "outputs/x")
+        except OSError:
+            raise ValueError("something else") from None
+
+    ended = app.ending(work)
+    assert ended.code == 2
+    assert "outputs/x: cannot be written" in capsys.readouterr().err
+
+
+def test_a_termination_ends_as_an_interrupt_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    def command(words: list[str]) -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return 0
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(app, "command", command)
+    try:
+        assert app.main([]) == 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_an_interrupt_is_exit_code_130() -> None:

@@ -251,9 +251,19 @@ def _short(value: Any) -> str:
 
 
 def _existing(files: Sequence[Path | str], problems: _Problems) -> Iterator[Path]:
+    """The files; one that is named twice, also by a copy of the same bytes, would count every attempt twice."""
+    seen: dict[tuple[int, str], Path] = {}
+    sizes = Counter(path.stat().st_size for file in files if (path := Path(file)).is_file())
     for file in files:
         path = Path(file)
         if path.is_file():
+            size = path.stat().st_size
+            if sizes[size] > 1 and size:
+                with path.open("rb") as opened:
+                    first = seen.setdefault((size, hashlib.file_digest(opened, "sha256").hexdigest()), path)
+                if first is not path:
+                    problems.add(f"has the same rows as {first}, which would count twice", str(path))
+                    continue
             yield path
         else:
             problems.add("is no file" if path.exists() else "not found", str(path))

@@ -6,6 +6,7 @@ writes nothing. Each problem names the values, why they cannot work, and the key
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import os
 from collections.abc import Iterator
@@ -45,7 +46,7 @@ def check(config: Config) -> list[Problem]:
 
 def check_here(config: Config, run_dir: Path) -> list[Problem]:
     """What is missing on this machine."""
-    return [*files(config), *environment(config), *writable(config, run_dir)]
+    return [*files(config), *environment(config), *packages(config), *writable(config, run_dir)]
 
 
 def stages(config: Config) -> Iterator[Problem]:
@@ -56,6 +57,8 @@ def stages(config: Config) -> Iterator[Problem]:
     alone = [stage for stage in config.stages if stage not in STAGES]
     if alone and len(config.stages) > 1:
         yield Problem(f"{alone[0]} runs on its own, not with other stages", "stages", f"stages=[{alone[0]}]")
+    if {"probe", "train"} <= set(config.stages) and "select" not in config.stages:
+        yield Problem("what is probed has to be selected from before it can be trained on", "stages", "add select")
     if "train" in config.stages and config.policy.kind != "local":
         yield Problem(
             f"train needs a policy whose weights are here, but policy.kind is {config.policy.kind}",
@@ -472,7 +475,30 @@ def secrets_held(file: str | None) -> set[str] | None:
         return None
 
 
+def packages(config: Config) -> Iterator[Problem]:
+    """Those that the stages import; of a cluster's job the node's own count."""
+    needed: tuple[str, ...] = ()
+    if config.policy.kind == "local" and config.launcher.kind == "local":
+        if {"probe", "train", "evaluate"} & set(config.stages):
+            needed = ("torch", "transformers")
+        if "train" in config.stages:
+            needed += ("verl", "ray", "tensordict", "transfer_queue")
+        if "train" in config.stages and config.topology.rollout == "vllm":
+            needed += ("vllm",)
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        extra = "gpu" if config.topology.device == "cuda" else "train"
+        what = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
+        yield Problem(
+            f"{what}, and the stages {', '.join(config.stages)} need {'it' if len(missing) == 1 else 'them'}",
+            "policy.kind",
+            f"pip install 'tbexp[{extra}]', or policy=chat with an endpoint",
+        )
+
+
 def writable(config: Config, run_dir: Path) -> Iterator[Problem]:
+    if "doctor" in config.stages:
+        return
     for key, folder in (("hydra.run.dir", run_dir), ("store", Path(config.store))):
         folder = folder.absolute()
         place = next(parent for parent in (folder, *folder.parents) if parent.exists())

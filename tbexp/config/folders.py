@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -40,14 +42,11 @@ def options(conf: Path) -> dict[str, dict[str, str]]:
 
 
 def first_comment(file: Path) -> str:
-    """The text of the first comment that is no Hydra directive."""
-    for line in file.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            return ""
-        text = line.lstrip("# ").strip()
-        if text and not text.startswith("@package"):
-            return text
-    return ""
+    """The text of the first comment that is no Hydra directive; of one of several lines the first sentence."""
+    comments = itertools.takewhile(lambda line: line.startswith("#"), file.read_text(encoding="utf-8").splitlines())
+    texts = [text for line in comments if (text := line.lstrip("# ").strip()) and not text.startswith("@package")]
+    sentence = re.match(r".+?[.?](?= )", " ".join(texts)) if len(texts) > 1 else None
+    return sentence[0] if sentence else texts[0] if texts else ""
 
 
 def chosen_by_default(conf: Path) -> Mapping[str, str]:

@@ -142,14 +142,14 @@ class Groups:
             )
         if not present and not override.is_add() and override.package is None:
             return Problem("the group is not part of the default experiment", line, f"write +{line}")
-        if group == "sweep" and not multirun:
-            return Problem("a sweep runs several jobs", line, f"tbexp -m {line}")
         for option in choices_of(override):
             if option is not None and option not in options:
                 near = nearest(str(option), options, count=1)
                 listed = f"options are {', '.join(options)}"
                 fix = f"did you mean {near[0]}? The {listed}" if near else f"the {listed}"
                 return Problem(f"there is no option {option!r}", group, fix)
+        if group == "sweep" and not multirun:
+            return Problem("a sweep runs several jobs", line, f"tbexp -m {line}")
         return None
 
 

@@ -419,8 +419,9 @@ class ParityConfig(Group):
 class Config(Group):
     """The whole experiment."""
 
-    name: str  # of the experiment: outputs/<name>/<run>, and the MLflow experiment
-    seed: Integer = 1
+    # of the experiment: outputs/<name>/<run>, and the MLflow experiment
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\- ]*$")]
+    seed: Count = 1
     stages: list[Literal[STAGES + SINGLE_STAGES]]  # type: ignore[valid-type]
     force: list[Literal[STAGES]] = Field(default_factory=list)  # type: ignore[valid-type]
     dry_run: bool = False  # check and show the plan, run nothing

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tbexp.config.schema import Config
 from tbexp.errors import Problem, UserError
 from tbexp.pipeline.files import sha256_of
-from tbexp.tasks import Task, load_tasks, read_selectors
+from tbexp.tasks import Task, load_tasks, right_selectors
 
 if TYPE_CHECKING:
     from tbexp.attempts import AttemptRow, Counts
@@ -67,20 +67,30 @@ class Inputs:
         def read() -> list[Task]:
             selectors: list[str] | None = None
             within: Path | None = None
+            problems: list[Problem] = []
             if isinstance(wanted, str):
                 file = Path(wanted)
                 places = [file, root / wanted, root / "dataset" / "test_case" / wanted]
                 file = next((place for place in places if place.exists()), file)
                 if not file.exists():
-                    fix = "name a test list, a test file, or a folder of test files"
-                    raise UserError(Problem(f"there is no test list {wanted}", f"tasks.{name}", fix))
+                    fix = "name a test list, a test file, or a folder of test files, from here or from tasks.root"
+                    looked = ", ".join(str(place) for place in places)
+                    raise UserError(
+                        Problem(f"there is no test list {wanted}: looked for {looked}", f"tasks.{name}", fix)
+                    )
                 if file.is_dir() or file.suffix == ".py":
                     within = file
                 else:
-                    selectors = read_selectors(file)
+                    selectors = right_selectors(file, problems)
             elif wanted is not None:
                 selectors = list(wanted)
-            return load_tasks(root, settings.agent, selectors, within=within, format_query=settings.format_query)
+            try:
+                tasks = load_tasks(root, settings.agent, selectors, within=within, format_query=settings.format_query)
+            except UserError as error:
+                problems += error.problems
+            if problems:
+                raise UserError(problems)
+            return tasks
 
         tasks: list[Task] = self._once(key, read)
         return tasks

@@ -372,20 +372,29 @@ def _marks(run: RunData) -> list[str]:
 
 
 def _facts(run: RunData) -> list[tuple[str, str]]:
-    """The settings that a reader asks for first."""
-    wanted = (
-        ("model", ("model", "name")),
-        ("tasks", ("tasks", "name")),
-        ("probe attempts", ("probe", "attempts")),
-        ("group size", ("group", "size")),
-        ("groups per update", ("group", "groups_per_update")),
-        ("updates", ("training", "steps")),
-        ("learning rate", ("optimizer", "lr")),
-        ("evaluation attempts", ("evaluation", "attempts")),
-        ("seed", ("seed",)),
-    )
+    """The settings that a reader asks for first, of what was done."""
+    rows = _at(run.config, "probe", "rows")
+    chat = _at(run.config, "policy", "kind") == "chat"
+    wanted: list[tuple[str, tuple[str, ...]]] = []
+    if not rows:
+        wanted.append(("policy", ("policy", "endpoint", "model")) if chat else ("model", ("model", "name")))
+    wanted.append(("tasks", ("tasks", "root") if _at(run.config, "tasks", "root") else ("tasks", "name")))
+    if not rows:
+        wanted.append(("probe attempts", ("probe", "attempts")))
+    if run.steps:
+        wanted += [
+            ("group size", ("group", "size")),
+            ("groups per update", ("group", "groups_per_update")),
+            ("updates", ("training", "steps")),
+            ("learning rate", ("optimizer", "lr")),
+        ]
+    if run.summary:
+        wanted.append(("evaluation attempts", ("evaluation", "attempts")))
+    wanted.append(("seed", ("seed",)))
     found = [(label, _at(run.config, *path)) for label, path in wanted]
     facts = [(label, str(value)) for label, value in found if value is not None]
+    if rows:
+        facts.insert(0, ("rows", ", ".join(Path(str(file)).name for file in rows)))
     commit = run.manifest.get("commit")
     if isinstance(commit, str):  # a + behind it: the checkout had been changed
         facts.append(("commit", commit[:10] + ("+" if commit.endswith("+") else "")))

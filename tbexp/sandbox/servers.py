@@ -78,7 +78,10 @@ def read_servers(
     try:
         root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
     except OSError as error:
-        raise UserError(Problem(f"cannot be read: {error.strerror}", str(file), "set sandbox.servers")) from error
+        fix = "write it, or name another with sandbox.servers=FILE"
+        raise UserError(Problem(f"cannot be read: {error.strerror}", str(file), fix)) from error
+    except UnicodeDecodeError as error:
+        raise UserError(Problem(f"cannot be read: {error}", str(file), "save it as UTF-8 text")) from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else 1

@@ -10,7 +10,7 @@ from tbexp.tasks.dump import dump_tests
 from tbexp.tasks.loader import load_tasks
 from tbexp.tasks.overlap import Overlap, overlap
 from tbexp.tasks.records import UNLIMITED, Agent, Scenario, Tags, Task, ToolDef, ToolOverride, merged
-from tbexp.tasks.selectors import Selector, read_selectors, write_selectors
+from tbexp.tasks.selectors import Selector, read_selectors, right_selectors, write_selectors
 
 __all__ = [
     "UNLIMITED",
@@ -30,5 +30,6 @@ __all__ = [
     "overlap",
     "read_selectors",
     "refuse_benchmark",
+    "right_selectors",
     "write_selectors",
 ]

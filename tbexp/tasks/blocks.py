@@ -44,6 +44,15 @@ class Block:
         return Block(self.file, self.line, below.values | self.values, below.lines | self.lines)
 
 
+def read_text(file: Path, problems: list[Problem]) -> str:
+    """A file's text; "" where it cannot be read, which is then a problem."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        problems.append(Problem(f"cannot be read: {problem}", str(file), "save it as UTF-8 text"))
+        return ""
+
+
 def read_yaml(text: str, file: Path, line: int, problems: list[Problem]) -> tuple[Any, yaml.Node | None]:
     """The value of a YAML text that begins at a line of a file, and its node tree; (None, None) when it is broken."""
     loader = _Loader(text)

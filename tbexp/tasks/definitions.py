@@ -51,7 +51,7 @@ _TAGS = ("labels", "category", "domain", "eval_type", "skip")
 
 def read_agent(folder: Path, name: str, problems: list[Problem]) -> Agent | None:
     """`agent/<name>.yaml`; None when it is missing or broken."""
-    opened = _open(folder / "agent", name, "", problems)
+    opened = _open(folder / "agent", name, "tasks.agent", problems)
     if opened is None:
         return None
     block, node = opened
@@ -97,7 +97,7 @@ def read_conftest(file: Path, problems: list[Problem]) -> dict[str, Any]:
     """The fixtures of a conftest.yaml, by name; they may also stand under one key `fixtures`."""
     if not file.is_file():
         return {}
-    block = blocks.read_block(file.read_text(encoding="utf-8"), file, 1, problems)
+    block = blocks.read_block(blocks.read_text(file, problems), file, 1, problems)
     if block is None:
         return {}
     found = block.values
@@ -156,7 +156,7 @@ def _open(folder: Path, name: str, where: str, problems: list[Problem]) -> tuple
         problems.append(Problem(f"no {kind} {name}: {file} does not exist", where or str(folder), fix))
         return None
     count = len(problems)
-    value, node = blocks.read_yaml(file.read_text(encoding="utf-8"), file, 1, problems)
+    value, node = blocks.read_yaml(blocks.read_text(file, problems), file, 1, problems)
     if len(problems) > count:
         return None
     block = blocks.block_of(value, node, file, 1, problems) if node is not None else Block(file, 1)

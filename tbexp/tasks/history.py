@@ -30,7 +30,7 @@ class History:
         self.exists = file.is_file()
         if not self.exists:
             return
-        block = blocks.read_block(file.read_text(encoding="utf-8"), file, 1, problems)
+        block = blocks.read_block(blocks.read_text(file, problems), file, 1, problems)
         groups = block.values.get("$history", {}) if block else {}
         if block and not isinstance(groups, dict):
             problems.append(Problem("$history must be an object: group -> list of messages", block.at("$history")))

@@ -148,8 +148,15 @@ class Task:
             "test": _bare(self.test_code),
             "fixtures": self.fixtures,
         }
-        text = json.dumps(content, sort_keys=True, ensure_ascii=False, default=dict)
+        text = json.dumps(_text_keys(content), sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def _text_keys(value: Any) -> Any:
+    """With all keys as the texts that a server gets them as; YAML reads `on: 1` and `2: 1` as other types."""
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, str) else json.dumps(key): _text_keys(part) for key, part in value.items()}
+    return [_text_keys(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _bare(code: str) -> str:

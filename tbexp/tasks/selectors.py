@@ -40,10 +40,19 @@ def split_selector(selector: str) -> tuple[str, str] | None:
 def read_selectors(file: Path) -> list[str]:
     """The selectors of a test list in their order; UserError names every wrong entry with its line."""
     problems: list[Problem] = []
+    found = right_selectors(file, problems)
+    if problems:
+        raise UserError(problems)
+    return found
+
+
+def right_selectors(file: Path, problems: list[Problem]) -> list[str]:
+    """Those entries of a test list that are selectors; every wrong one is added to `problems`."""
     try:
         text = Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
-        raise UserError(Problem(f"the test list cannot be read: {problem}", str(file))) from None
+        problems.append(Problem(f"the test list cannot be read: {problem}", str(file)))
+        return []
     value, node = blocks.read_yaml(text, Path(file), 1, problems)
     found: list[str] = []
     if not problems and not (isinstance(value, list) and isinstance(node, yaml.SequenceNode)):
@@ -55,8 +64,6 @@ def read_selectors(file: Path) -> list[str]:
                 found.append(Selector(part, where))
             else:
                 problems.append(Problem(f"{part!r} is not of the form <file>:<test>", where))
-    if problems:
-        raise UserError(problems)
     return found
 
 

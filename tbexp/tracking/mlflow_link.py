@@ -131,7 +131,9 @@ def _tags(wanted: Wanted) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _first_use(uri: str) -> Any:
-    """Eight processes that open a fresh database at once break its migration in seven of them."""
+    """Eight processes that open a fresh database at once break its migration in seven of them, and one that ends within
+    its migration breaks it for good: so it is made by one, beside its place, and appears whole.
+    """
     database = sqlite_path(uri)
     if database is None:
         yield
@@ -153,6 +155,15 @@ def _make(database: Path) -> None:
         left.unlink()
     MlflowClient(tracking_uri=f"sqlite:///{fresh}").search_experiments(max_results=1)
     fresh.rename(database)
+
+
+def way_out(uri: str, error: Exception) -> str:
+    """What to do about a database that an earlier version's start left half made; "" if it is not that."""
+    database = sqlite_path(uri)
+    broken = "duplicate column name" in str(error) or "_alembic_tmp" in str(error)
+    if database is None or not broken:
+        return ""
+    return f": {database} was left half made; move it away, and running the same command again fills a new one"
 
 
 def _experiment(client: Any, wanted: Wanted) -> str:

@@ -24,7 +24,7 @@ from typing import Any
 from tbexp.config.schema import Tracking
 from tbexp.tracking.address import sqlite_path, tracker_uri
 from tbexp.tracking.journal import Journal, Sent, read_sent, write_sent
-from tbexp.tracking.mlflow_link import BATCH, FIRST_USE_SECONDS, Link, Wanted, connect
+from tbexp.tracking.mlflow_link import BATCH, FIRST_USE_SECONDS, Link, Wanted, connect, way_out
 
 EVERY_SECONDS = 2.0  # between two batches
 LONGEST_PAUSE = 60.0  # between two tries during an outage
@@ -159,14 +159,15 @@ class _Outage:
     since: float | None = None
     pause: float = EVERY_SECONDS
 
-    def begins(self, error: BaseException) -> None:
+    def begins(self, error: BaseException, advice: str) -> None:
         if self.since is None:
             self.since = time.monotonic()
             reason = " ".join(str(error).split())[:300]
             log.warning(
-                "the tracker does not take metrics (%s: %s); the run goes on, they are kept and sent later",
+                "the tracker does not take metrics (%s: %s)%s; the run goes on, they are kept and sent later",
                 type(error).__name__,
                 reason,
+                advice,
             )
         self.pause = min(self.pause * 2, LONGEST_PAUSE)
 
@@ -225,7 +226,7 @@ class _Sender:
                         self._note(replace(self._sent, ended=self._status == "FINISHED"))
                     break
             except Exception as error:
-                outage.begins(error)
+                outage.begins(error, way_out(self._wanted.uri, error))
                 # A busy database is worth another try at the end, a server that refuses the connection is not.
                 busy = isinstance(error, TimeoutError) or "locked" in str(error).lower()
                 if last and not busy:

@@ -117,6 +117,17 @@ def test_a_missing_file_and_a_file_without_rows_are_named(tmp_path: Path) -> Non
         read_counts([lines(tmp_path, "", "")])
 
 
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_file_that_is_named_twice_does_not_count_twice(copied: bool, tmp_path: Path) -> None:
+    first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    first.write_text('{"uid": "a.py:t", "test_result": {"result": true}}\n')
+    second.write_bytes(first.read_bytes())
+    with pytest.raises(UserError, match="would count twice"):
+        read_counts([first, second if copied else first])
+    second.write_text(first.read_text().replace("true", "false"))
+    assert read_counts([first, second]).clean.tolist() == [2]
+
+
 def test_two_clean_rows_of_one_attempt_in_a_file_are_refused(tmp_path: Path) -> None:
     row = AttemptRow("a:1", 0, True, 1.0).as_dict()
     with pytest.raises(UserError, match=r"rows\.jsonl:2: attempt: a:1 0 has a clean row in line 1"):

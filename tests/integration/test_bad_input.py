@@ -28,11 +28,16 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
 IN_THE_DATASET: dict[str, tuple[list[str], list[str]]] = {
     "no such selector": (["tasks.candidates=[garden.py:test_bean]"], ["test_bean", "garden.py"]),
     "no such file": (["tasks.candidates=[gardn.py:test_beans]"], ["gardn.py"]),
-    "no such agent": (["tasks.agent=agnet"], ["agnet"]),
+    "no such agent": (["tasks.agent=agnet"], ["agnet", "tasks.agent="]),
 }
 BROKEN: dict[str, tuple[str, str, list[str]]] = {
     "a scenario": ("dataset/scenario/allotment.yaml", "world_state: {garden: [", ["allotment.yaml:"]),
     "a test case": ("dataset/test_case/garden.py", '"""!\nscenario: [allotment\n"""\n', ["garden.py:"]),
+    "a list wrong in three ways": (
+        "releases/candidates.yaml",
+        "- 5\n- garden.py:test_nothing\n- nowhere.py:test_x\n",
+        ["3 problems", "5 is not", "test_nothing", "nowhere.py"],
+    ),
     "a test list": ("releases/candidates.yaml", "- garden.py:test_beans\n- [", ["candidates.yaml:"]),
     "the servers": (
         "servers/servers.yaml",
@@ -40,6 +45,9 @@ BROKEN: dict[str, tuple[str, str, list[str]]] = {
         ["servers.yaml:1", "comand"],
     ),
 }
+
+
+LATIN_1 = ("dataset/scenario/allotment.yaml", "dataset/agent/agent.yaml", "servers/servers.yaml")
 
 
 def one_message(done: Any, parts: list[str]) -> None:
@@ -87,6 +95,15 @@ def test_a_mistake_in_the_dataset_names_its_place(name: str, new_place: Callable
     assert place.gardener.count == 0 and place.rows() == []
     all_whole(place.folder / "run")
     assert not (place.run_dir / "select").exists()
+
+
+@pytest.mark.parametrize("file", LATIN_1)
+def test_a_file_that_is_no_utf_8_is_named(file: str, new_place: Callable[[], Any]) -> None:
+    place = new_place()
+    (place.garden / file).write_bytes(b"name: caf\xe9\n")
+    done = place.run()
+    one_message(done, [file, "UTF-8"])
+    assert place.rows() == []
 
 
 def test_all_mistakes_are_told_at_once(empty: Any) -> None:

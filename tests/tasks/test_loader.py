@@ -258,7 +258,7 @@ def test_all_problems_of_a_dataset_are_reported_at_once_with_their_lines(root):
 
 def test_what_a_test_refers_to_must_exist(root):
     assert problems(root, "shop_orders_v2.py:test_one", agent="helpr") == [
-        "agent: no agent helpr: agent/helpr.yaml does not exist\n      fix: did you mean helper?"
+        "tasks.agent: no agent helpr: agent/helpr.yaml does not exist\n      fix: did you mean helper?"
     ]
     write(
         root,
@@ -442,6 +442,15 @@ def test_the_content_hash_ignores_names_and_places_but_not_what_decides(root, tm
     assert copy.content_hash() == one.content_hash() != two.content_hash()
     write(other, {"test_case/renamed.py": PYTHON.replace("shop", "mine").replace("assert helper(x)", "assert True")})
     assert load_tasks(other, "me", ["renamed.py:test_one"])[0].content_hash() != one.content_hash()
+
+
+def test_keys_that_yaml_reads_as_no_text_are_hashed_as_a_server_gets_them(root):
+    text = 'def test_k(x, judge):\n    """! {query: q, scenario: shop, init: {shop: {id: 1, %s: false, 2: x}}}"""\n'
+    hashes = []
+    for key in ("on", '"true"', "off"):
+        write(root, {"test_case/keys.py": text % key})
+        hashes.append(load_tasks(root, "helper", ["keys.py:test_k"])[0].content_hash())
+    assert hashes[0] == hashes[1] != hashes[2]
 
 
 def test_unlimited_turns_are_the_default(root):

@@ -22,6 +22,7 @@ from tbexp.tracking import address as address_module
 from tbexp.tracking import flatten, metric_name, open_run, tracker_uri, ui_line
 from tbexp.tracking.address import network_file_system
 from tbexp.tracking.journal import Journal, Sent, read_sent, write_sent
+from tbexp.tracking.mlflow_link import way_out
 
 # SQLAlchemy's complaint about how MLflow uses it.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader:DeprecationWarning")
@@ -334,6 +335,15 @@ _make(Path({str(database)!r}))
     with open_run(MLFLOW, default_uri=f"sqlite:///{database}", patience=120, **same) as run:
         run.metric("x", 1.0)
     assert rows_of(database, "select value from metrics") == [(1.0,)] and not fresh.exists()
+
+
+def test_a_database_that_is_half_made_is_told_with_the_way_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    error = RuntimeError("(sqlite3.OperationalError) duplicate column name: step [SQL: ALTER TABLE metrics ...]")
+    database = f"sqlite:///{tmp_path}/mlflow.db"
+    assert "move it away" in way_out(database, error) and str(tmp_path) in way_out(database, error)
+    assert way_out("http://127.0.0.1:5000", error) == way_out(database, RuntimeError("refused")) == ""
 
 
 def test_eight_processes_on_a_fresh_database_all_log_their_run(tmp_path: Path) -> None:
