@@ -28,7 +28,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
 IN_THE_DATASET: dict[str, tuple[list[str], list[str]]] = {
     "no such selector": (["tasks.candidates=[garden.py:test_bean]"], ["test_bean", "garden.py"]),
     "no such file": (["tasks.candidates=[gardn.py:test_beans]"], ["gardn.py"]),
-    "no such agent": (["tasks.agent=agnet"], ["agnet", "tasks.agent="]),
+    "no such agent": (["tasks.agent=agnet"], ["agnet", "tasks.agent: no agent"]),
 }
 BROKEN: dict[str, tuple[str, str, list[str]]] = {
     "a scenario": ("dataset/scenario/allotment.yaml", "world_state: {garden: [", ["allotment.yaml:"]),
