@@ -27,7 +27,7 @@ from tbexp.episode.record import Conversation
 from tbexp.errors import Problem, UserError, WorldError
 from tbexp.grading import Grader, Judge, TestContext, Verdict
 from tbexp.interpret.messages import Message, ToolCall, ToolSpec
-from tbexp.policy import Completion, OutOfContext, Policy, PolicySession, Usage
+from tbexp.policy import Completion, OutOfContext, Policy, PolicySession, Usage, metered
 from tbexp.sandbox import Sandbox, Session
 from tbexp.tasks import Task, ToolDef, ToolOverride
 
@@ -66,6 +66,7 @@ class Attempt:
     seconds: dict[str, float]
     domain: str
     system_error: WorldError | None = None
+    others: Mapping[str, Usage] = field(default_factory=dict)  # tokens of the endpoints of user and judge, by role
     trajectory: dict[str, Any] = field(default_factory=dict)
 
 
@@ -95,19 +96,20 @@ async def run_attempt(
     verdict: Verdict | None = None
     error: WorldError | None = None
     finish, effects = "system_error", {}
-    try:
-        with run.clock.part("start"):
-            opening = world.sandbox.session(task.server_config(), task.scenario.tools)
-            session = await opening.__aenter__()
+    with metered() as spent:
         try:
-            finish = await run.converse(session)
-            with run.clock.part("grading"):
-                effects = await session.effects()
-                verdict = await run.judge_state(session, finish, effects, graded=grade)
-        finally:
-            await opening.__aexit__(None, None, None)
-    except WorldError as problem:
-        error = problem
+            with run.clock.part("start"):
+                opening = world.sandbox.session(task.server_config(), task.scenario.tools)
+                session = await opening.__aenter__()
+            try:
+                finish = await run.converse(session)
+                with run.clock.part("grading"):
+                    effects = await session.effects()
+                    verdict = await run.judge_state(session, finish, effects, graded=grade)
+            finally:
+                await opening.__aexit__(None, None, None)
+        except WorldError as problem:
+            error = problem
     if verdict is not None:
         error = verdict.system_error
     if error is not None:
@@ -126,6 +128,7 @@ async def run_attempt(
         seconds={name: round(value, 4) for name, value in run.clock.seconds.items()},
         domain=task.domain,
         system_error=error,
+        others={role: used for role, used in spent.items() if role != "policy"},
         trajectory={
             "uid": task.uid,
             "attempt": attempt,

@@ -24,7 +24,7 @@ from tbexp.grading import open_grader
 from tbexp.pipeline.identity import attempt_seed
 from tbexp.pipeline.progress import Bar
 from tbexp.pipeline.wanted import Key, Wanted
-from tbexp.policy import Policy
+from tbexp.policy import Policy, Usage
 from tbexp.sandbox import Server, open_sandbox
 from tbexp.tasks import Task, is_benchmark
 
@@ -197,6 +197,7 @@ class _Tally:
 def row_of(done: Attempt, tries: int, search: str, *, evaluation_only: bool = False) -> AttemptRow:
     """The stored row of an attempt; `search` as in the configuration; evaluation_only: of a benchmark task."""
     error = done.system_error
+    user, judge = (done.others.get(role, Usage()) for role in ("user", "judge"))
     return AttemptRow(
         uid=done.uid,
         attempt=done.attempt,
@@ -210,6 +211,10 @@ def row_of(done: Attempt, tries: int, search: str, *, evaluation_only: bool = Fa
         completion_tokens=done.usage.completion_tokens,
         cached_tokens=done.usage.cached_tokens,
         reasoning_tokens=done.usage.reasoning_tokens,
+        user_prompt_tokens=user.prompt_tokens,
+        user_completion_tokens=user.completion_tokens,
+        judge_prompt_tokens=judge.prompt_tokens,
+        judge_completion_tokens=judge.completion_tokens,
         seconds=round(done.seconds["total"], 3),
         domain=done.domain,
         tries=tries,

@@ -5,7 +5,7 @@ Decided here: sampling, what is kept between turns, and how endpoints are called
 """
 
 from tbexp.policy.chat import ChatPolicy
-from tbexp.policy.endpoint import ChatEndpoint, cost_usd
+from tbexp.policy.endpoint import ChatEndpoint, cost_usd, metered
 from tbexp.policy.policy import Completion, OutOfContext, Policy, PolicySession, Usage
 from tbexp.policy.scripted import ScriptedPolicy
 from tbexp.policy.tokens import Generated, TokenPolicy, TokenSession
@@ -23,4 +23,5 @@ __all__ = [
     "TokenSession",
     "Usage",
     "cost_usd",
+    "metered",
 ]

@@ -13,7 +13,9 @@ import logging
 import random
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -34,6 +36,20 @@ _TOO_LONG = re.compile(
 )
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
 _EXCERPT = 300  # characters of a server's complaint that are shown
+
+
+_METER: ContextVar[dict[str, Usage] | None] = ContextVar("meter", default=None)
+
+
+@contextmanager
+def metered() -> Iterator[dict[str, Usage]]:
+    """The tokens by role of all answers that endpoints give inside, in this task and those that it makes."""
+    spent: dict[str, Usage] = {}
+    token = _METER.set(spent)
+    try:
+        yield spent
+    finally:
+        _METER.reset(token)
 
 
 class ChatEndpoint:
@@ -116,7 +132,7 @@ class ChatEndpoint:
                     response = await client.post(self._url, json=payload, headers=self._headers())
                 if response.status_code < 300:
                     if (answer := _answer(response)) is not None:
-                        self.usage = self.usage + usage_of(answer)
+                        self._count(usage_of(answer))
                         return answer
                     problem = "the answer is no chat completion: " + self._excerpt(response.text)
                 else:
@@ -130,6 +146,11 @@ class ChatEndpoint:
                 log.debug("%s: %s, after %.1f s; trying again", self, problem, time.monotonic() - started)
                 await asyncio.sleep(pause_s(attempt, pause))
         raise WorldError(f"{self.role}_endpoint", f"{self._url.host}: {problem} ({self.config.retries + 1} tries)")
+
+    def _count(self, used: Usage) -> None:
+        self.usage = self.usage + used
+        if (spent := _METER.get()) is not None:
+            spent[self.role] = spent.get(self.role, Usage()) + used
 
     async def close(self) -> None:
         if self._client is not None:

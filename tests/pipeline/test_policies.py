@@ -11,11 +11,14 @@ from tbexp.attempts import AttemptRow
 from tbexp.config.compose import opened, plain
 from tbexp.config.folders import conf_folder
 from tbexp.config.schema import Config
-from tbexp.evaluation import summarise
+from tbexp.episode import Attempt
+from tbexp.evaluation import cost_of, summarise
+from tbexp.evaluation.tally import tally
 from tbexp.pipeline import policies
+from tbexp.pipeline.campaign import row_of
 from tbexp.pipeline.prices import spending_of
 from tbexp.pipeline.stages import evaluation_metrics
-from tbexp.policy import ChatPolicy
+from tbexp.policy import ChatPolicy, Usage
 
 with opened(conf_folder()) as compose:
     SHIPPED = plain(compose([]))
@@ -89,3 +92,23 @@ def test_an_evaluation_costs_what_the_price_table_says(changes: dict[str, Any], 
     else:
         assert found["cost"]["per_reliable_task_usd"] == pytest.approx(usd)
         assert metrics["eval/cost_per_reliable_task_usd"] == pytest.approx(usd)
+
+
+def test_what_user_and_judge_used_stands_in_the_row_and_is_paid_for() -> None:
+    used = {"user": Usage(1000, 0, 10), "judge": Usage(200, 0, 2)}
+    done = Attempt("a", 0, True, 1.0, "done", 1, 0, Usage(100, 50, 5), {"total": 2.0}, "d", others=used)
+    row = row_of(done, 1, "none")
+    assert (row.user_prompt_tokens, row.user_completion_tokens) == (1000, 10)
+    assert (row.judge_prompt_tokens, row.judge_completion_tokens) == (200, 2)
+    made = config(
+        **CHAT,
+        **{f"{role}.kind": "chat" for role in ("user", "judge")},
+        **{f"{role}.endpoint.model": role for role in ("user", "judge")},
+        **{"prices.models": {"m": PRICE, "user": PRICE, "judge": PRICE}},
+    )
+    spending = spending_of(made, [row])
+    assert spending is not None
+    found = cost_of([tally([row], ["a"], 1)], 1, spending)
+    assert found["policy_usd"] == pytest.approx((50 * 2 + 50 * 1 + 5 * 10) / 1e6)
+    assert found["user_usd"] == pytest.approx((1000 * 2 + 10 * 10) / 1e6)
+    assert found["judge_usd"] == pytest.approx((200 * 2 + 2 * 10) / 1e6)

@@ -15,7 +15,7 @@ import pytest
 from tbexp.config.schema import Endpoint, ModelPrice, Sampling
 from tbexp.errors import UserError, WorldError, WorldFailure
 from tbexp.interpret.messages import Message, ToolSpec
-from tbexp.policy import ChatEndpoint, ChatPolicy, OutOfContext, Usage
+from tbexp.policy import ChatEndpoint, ChatPolicy, OutOfContext, Usage, metered
 from tbexp.policy.endpoint import cost_usd, pause_s
 
 KEY = "sk-planted-0123456789"
@@ -274,3 +274,27 @@ def test_a_conversation_sends_back_its_own_answers_with_the_ids_of_the_episode()
     assert [c["function"]["arguments"] for c in own["tool_calls"]] == ['{"x": 1}', "{}"]
     assert [m.get("tool_call_id") for m in seen[1]["messages"][3:]] == ["call_4", "call_5"]
     assert seen[0]["tools"][0]["function"]["name"] == "look" and seen[0]["seed"] != seen[1]["seed"]
+
+
+def test_each_attempt_meters_its_own_answers_by_role_also_those_of_tasks_that_it_makes() -> None:
+    with server(lambda number, body: said()) as (url, _):
+
+        async def attempt(user: ChatEndpoint, judge: ChatEndpoint, questions: int) -> dict[str, Usage]:
+            with metered() as spent:
+                for _ in range(questions):
+                    await user.text([])
+                await asyncio.create_task(judge.text([]))
+            await user.text([])  # of nobody's attempt
+            return spent
+
+        async def both() -> list[dict[str, Usage]]:
+            user, judge = (ChatEndpoint(endpoint(url), role=role) for role in ("user", "judge"))
+            try:
+                return await asyncio.gather(attempt(user, judge, 1), attempt(user, judge, 3))
+            finally:
+                await user.close()
+                await judge.close()
+
+        first, second = asyncio.run(both())
+    assert first == {"user": Usage(10, 6, 4), "judge": Usage(10, 6, 4)}
+    assert second == {"user": Usage(30, 18, 12), "judge": Usage(10, 6, 4)}

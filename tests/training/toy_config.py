@@ -40,7 +40,7 @@ def toy_config(**changes: dict[str, Any]) -> Config:
         "prices": {"name": "none", "dated": "2026-01-01"},
         "tracking": {"name": "none", "kind": "none"},
         "compare": {"name": "baseline"},
-        "parity": {"name": "tb_infer"},
+        "parity": {"name": "vllm"},
     }
     for group, change in changes.items():
         groups[group] = {**groups[group], **change}
