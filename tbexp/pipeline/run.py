@@ -179,13 +179,13 @@ def plan(config: Config, run_dir: Path, inputs: Inputs) -> None:
 def _probe_plan(config: Config, tasks: int) -> str:
     probe, reference = config.probe, config.selection.reference
     most = " at most" if probe.kind == "adaptive" and not probe.spend_saved else ""
-    text = f"{tasks} tasks x {probe.attempts} attempts{most}"
+    each = f"{probe.attempts} attempts{most}"
     if probe.kind == "adaptive":
-        text += ", each until its decision can hardly change"
+        each += ", each until its decision can hardly change"
     if reference.policy.kind is None:
-        return text
-    screen = f"{tasks} tasks x {reference.attempts} attempts of {reference.policy.endpoint.model}"
-    return f"{screen}; of those it solves, {text}"
+        return f"{tasks} tasks x {each}"
+    model = reference.policy.endpoint.model
+    return f"{tasks} tasks x {reference.attempts} attempts of {model}; then those it solves x {each}"
 
 
 def run_stages(context: Context) -> None:

@@ -24,3 +24,14 @@ def test_what_is_not_built_is_refused_and_not_run_as_something_else(
     monkeypatch.chdir(tmp_path)
     assert main(["policy=scripted", "stages=[probe]"]) == 2
     assert "policy" in capsys.readouterr().err
+
+
+def test_the_plan_of_a_probe_says_who_goes_first_and_that_tasks_may_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    policy = "selection.reference.policy"
+    words = [f"{policy}.kind=chat", f"{policy}.endpoint.base_url=http://h/v1", f"{policy}.endpoint.model=big"]
+    assert main(["dry_run=true", "stages=[probe]", "probe=adaptive", *words]) == 0
+    told = capsys.readouterr().out
+    assert "96 tasks x 4 attempts of big; then those it solves x 8 attempts at most, each until" in told
