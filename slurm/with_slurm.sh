@@ -6,6 +6,7 @@
 # it lives in namespaces of its own. Each node has its own network and address, host name, process table, /tmp and
 # /dev/shm; what nodes share are all other folders, DIR, and the folders of SLURM_SHARED (colon-separated) below /tmp.
 #
+# To stop it from elsewhere: kill -9 $(cat DIR/wrapper.pid), which takes everything along; it does not hear a milder signal.
 # DIR gets etc/slurm.conf, logs and the controller's state; with DIR/wrapper.pid, slurm/inside.sh DIR COMMAND... enters the running cluster.
 # The GPUs are links to /dev/null: Slurm wants character devices to count, and nothing here opens them.
 # Settings by environment: NODES (3), GPUS (8), CPUS (8) of each node.
