@@ -113,7 +113,7 @@ def serve_ready(command: dict[str, Any], control: Control) -> NoReturn:
         stamped = watch.stop(set(wakers))
         lean_stdio.quiet_request_log()
         if "TBEXP_SEARCH_ADDRESS" in os.environ:
-            lean_stdio.remember_certificates()
+            lean_stdio.prepare_http()
         schemas = [tool.get(key) for tool in tools for key in ("inputSchema", "outputSchema")]
         lean_stdio.remember_checked_schemas([schema for schema in schemas if schema])
         generators = fitness.generators(watch)
@@ -219,7 +219,7 @@ def serve_import(command: dict[str, Any], control: Control) -> NoReturn:
     stamped = watch.stop(set())
     lean_stdio.quiet_request_log()
     if "TBEXP_SEARCH_ADDRESS" in os.environ:
-        lean_stdio.remember_certificates()
+        lean_stdio.prepare_http()
     lean_stdio.remember_checked_schemas([])
 
     def start(message: dict[str, Any]) -> None:
