@@ -33,7 +33,7 @@ def test_rooms_import_only_rooms_below_them() -> None:
 def installed(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A copy of the package and conf/, laid out as in a checkout and as in a wheel, with one sweep."""
     root = tmp_path / "installed"
-    shutil.copytree(ROOT / "tbexp", root / "tbexp", ignore=shutil.ignore_patterns("__pycache__", "data", "conf"))
+    shutil.copytree(ROOT / "tbexp", root / "tbexp", ignore=shutil.ignore_patterns("__pycache__", "conf"))
     conf = root / "conf" if request.param == "checkout" else root / "tbexp" / "conf"
     shutil.copytree(ROOT / "conf", conf)
     sweeps = root / "sweeps" if request.param == "checkout" else conf / "sweep"
@@ -45,7 +45,7 @@ def installed(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_conf_and_sweeps_are_found_in_a_checkout_and_in_an_installed_package(installed: Path, tmp_path: Path) -> None:
     script = (
         "import sys; from tbexp import app\n"
-        "def run(config, *, run_dir, overrides): print(config.probe.attempts, config.group.size, overrides)\n"
+        "def run(config, *, overrides, **_): print(config.probe.attempts, config.group.size, overrides)\n"
         "app.pipeline_run = lambda: run\n"
         "sys.exit(app.main(sys.argv[1:]))"
     )
