@@ -6,14 +6,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tbexp.evaluation.cost import per
 
 
 @cache
 def load_published() -> dict[str, Any]:
     """Protocol, domains, models and settings as published; a field that the source does not give is absent."""
+    import yaml
+
     loaded: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("published.yaml").read_text())
     return loaded
 

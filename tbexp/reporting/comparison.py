@@ -17,7 +17,7 @@ from tbexp.config.schema import BANDS
 from tbexp.evaluation import Change
 from tbexp.evaluation.intervals import share_interval
 from tbexp.reporting import comparison_figures as figures
-from tbexp.reporting import tables
+from tbexp.reporting import publication, tables
 from tbexp.reporting.figures import band_label, series, style
 from tbexp.reporting.page import Section, picture, render
 from tbexp.reporting.run_data import Json, RunData, _at
@@ -39,7 +39,7 @@ def write_comparison(found: Comparison, folder: Path, *, title: str) -> Path:
     for part in ("figures", "tables"):
         (fresh / part).mkdir(parents=True)
     with style():
-        made = [make(found, fresh) for make in (_results, _tests, _tasks, _pools, _training, _settings)]
+        made = [make(found, fresh) for make in (_results, _published, _tests, _tasks, _pools, _training, _settings)]
     sections = [_runs(found), *(section for section in made if section)]
     for section in sections:
         for table in [*section.tables, *section.folded]:
@@ -190,6 +190,15 @@ def _results(found: Comparison, out: Path) -> Section | None:
     labels = [metric.label for metric in metrics]
     section.pictures.append(picture(out, "results", caption, lambda: figures.results(shown, labels)))
     return section
+
+
+def _published(found: Comparison, out: Path) -> Section | None:
+    """With published models among the runs: the publication's tables for all of them."""
+    if len(found.runs) == len(found.sides):
+        return None
+    return publication.section_of(
+        {f"{side.label} {name}": values for side in found.runs for name, values in side.figures.items()}, out
+    )
 
 
 def _same_base(found: Comparison) -> list[str]:

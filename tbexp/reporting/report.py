@@ -40,7 +40,7 @@ def write_report(run_dir: Path) -> Path:
     with figures.style():
         sections = [
             make(run, fresh)
-            for make in (_results, _topics, _tasks, _pool, _training, forecast.section_of, _endings, _time)
+            for make in (_results, _topics, _tasks, _published, _pool, _training, forecast.section_of, _endings, _time)
         ]
     for section in sections:
         for table in [*section.tables, *section.folded] if section else []:
@@ -138,6 +138,12 @@ def _tasks(run: RunData, out: Path) -> Section | None:
     if table.rows:
         (section.tables if len(table.rows) <= 16 else section.folded).append(table)
     return section
+
+
+def _published(run: RunData, out: Path) -> Section | None:
+    from tbexp.reporting import publication
+
+    return publication.section_of(tables.summary_policies(run), out)
 
 
 def _pool(run: RunData, out: Path) -> Section | None:

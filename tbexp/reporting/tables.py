@@ -24,6 +24,7 @@ class Cell:
     text: str
     bold: bool = False
     note: str = ""  # small, behind the text
+    underlined: bool = False
 
 
 @dataclass(frozen=True, slots=True)

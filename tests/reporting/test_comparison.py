@@ -94,10 +94,11 @@ def test_the_page_is_one_file_that_loads_nothing_and_interprets_no_text(written:
 
 def test_figures_and_tables_lie_beside_the_page(written: tuple[Comparison, Path]) -> None:
     folder = written[1].parent
-    figures = {"results", "tests", "tasks", "overlap", "bands", "forecast", "curves"}
+    figures = {"results", "tests", "tasks", "overlap", "bands", "forecast", "curves", "cost"}
     assert {path.stem for path in (folder / "figures").glob("*.svg")} == figures
     assert {path.stem for path in (folder / "figures").glob("*.png")} == figures
     tables = {"runs", "results", "tests", "tasks", "pools", "pool_overlap", "training", "settings"}
+    tables |= {"publication_1", "publication_2", "publication_3"}
     assert {path.stem for path in (folder / "tables").glob("*.csv")} == tables
     assert not (folder / ".new").exists()
     assert json.loads((folder / "comparison.json").read_text())["baseline"] == "A"
