@@ -19,6 +19,7 @@ from tbexp.config.schema import STAGES
 from tbexp.reporting import figures, forecast, tables
 from tbexp.reporting.page import Section, picture, render
 from tbexp.reporting.run_data import Attempts, Json, RunData, _at, read_run
+from tbexp.reporting.task_pages import write_task_pages
 
 MADE_OF = "made_of.sha256"
 
@@ -47,6 +48,7 @@ def write_report(run_dir: Path) -> Path:
             tables.write_csv(table, fresh / "tables")
     html = _render(run, [section for section in sections if section])
     (fresh / "report.html").write_text(html, encoding="utf-8")
+    write_task_pages(run, fresh)
     (fresh / MADE_OF).write_text(digest(run), encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     fresh.rename(folder)
@@ -132,6 +134,7 @@ def _tasks(run: RunData, out: Path) -> Section | None:
         "Each line is a task, sorted by passes after training, then before. "
         f"+ marks a task that now passes {size} of {size}, − one that no longer does."
     )
+    text += " Each task's attempts, conversations and changes stand in tasks.html beside this file."
     section = Section("tasks", "Tasks gained and lost", [text])
     section.pictures.append(picture(out, "strips", caption, lambda: figures.strips(before, after, order, marks, size)))
     table = tables.change_table(found, before, after)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tbexp.training.failures import Failure
+
+GROUPS = "groups.jsonl"
 
 
 @dataclass
@@ -36,6 +40,25 @@ class Ledger:
         mixed = [uid for uid in by_draw if self.kinds[uid] == "mixed"]
         flat = [uid for uid in by_draw if self.kinds[uid] == "flat"]
         return [*mixed, *flat][: self.wanted]
+
+    def lines(self, step: int) -> list[dict[str, Any]]:
+        """What the report tells of each group, in stream order: its task, kind, rewards, and whether it was used."""
+        chosen = set(self.chosen())
+        found = []
+        for uid in sorted(self.kinds, key=lambda uid: self.draws.get(uid, 0)):
+            mine = [a for a in self.attempts if a.get("group") == uid]
+            if mine:
+                found.append(
+                    {
+                        "step": step,
+                        "draw": self.draws.get(uid, 0),
+                        "task": mine[0].get("task"),
+                        "kind": self.kinds[uid],
+                        "used": uid in chosen,
+                        "rewards": [a["reward"] for a in mine],
+                    }
+                )
+        return found
 
     def metrics(self) -> dict[str, float]:
         """Over all groups that were generated for the update, used or not.
@@ -83,6 +106,12 @@ class Ledger:
             "train/thrown_away/attempt_seconds": float(seconds),
             **({"train/thrown_away/token_share": tokens / produced} if produced else {}),
         }
+
+
+def note_groups(file: Path, ledger: Ledger, step: int) -> None:
+    """Appends the update's groups; of an update that is made again after a restart the last lines count."""
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write("".join(json.dumps(line) + "\n" for line in ledger.lines(step)))
 
 
 def attempt_metrics(attempts: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -27,7 +27,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from tbexp.errors import UserError, WorldFailure
 from tbexp.training.failures import Failure, read_failures
-from tbexp.training.groups import Ledger, kind_of
+from tbexp.training.groups import GROUPS, Ledger, kind_of, note_groups
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,9 @@ class RefillingSampler(ReplayBuffer):  # type: ignore[misc]
             if inflight == 0:
                 break
             time.sleep(self.poll_interval)
-        return self._batch(partition_id, ledger)
+        batch, metrics = self._batch(partition_id, ledger)
+        note_groups(self._failures.with_name(GROUPS), ledger, global_steps)
+        return batch, metrics
 
     def _classify(self, partition_id: str, ledger: Ledger) -> None:
         """Read the rewards of groups that ended since the last poll; failed groups are dropped at once."""

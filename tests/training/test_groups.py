@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tbexp.training.failures import Failure
-from tbexp.training.groups import Ledger, attempt_metrics, kind_of
+from tbexp.training.groups import Ledger, attempt_metrics, kind_of, note_groups
 
 KINDS = st.sampled_from(["mixed", "flat", "failed"])
 
@@ -116,3 +119,19 @@ def test_seconds_are_means_over_attempts_and_finish_reasons_are_shares() -> None
 @pytest.mark.parametrize(("rewards", "kind"), [([1, 1, 1], "flat"), ([0, 0], "flat"), ([0, 1], "mixed")])
 def test_a_group_is_flat_when_all_its_rewards_are_equal(rewards: list[float], kind: str) -> None:
     assert kind_of(rewards) == kind
+
+
+def test_each_groups_rewards_are_noted_with_what_became_of_it(tmp_path: Path) -> None:
+    ledger = play(["mixed", "flat", "mixed"], [0], wanted=2, rounds=2)
+    ledger.attempts = [
+        {"group": f"g{i}", "task": f"t{i}", "reward": reward}
+        for i, rewards in enumerate([(1.0, 0.0), (0.0, 0.0), (0.0, 1.0)])
+        for reward in rewards
+    ]
+    note_groups(tmp_path / "groups.jsonl", ledger, 7)
+    rows = [json.loads(line) for line in (tmp_path / "groups.jsonl").read_text().splitlines()]
+    assert [(r["step"], r["task"], r["kind"], r["used"], r["rewards"]) for r in rows] == [
+        (7, "t0", "mixed", True, [1.0, 0.0]),
+        (7, "t1", "flat", False, [0.0, 0.0]),
+        (7, "t2", "mixed", True, [0.0, 1.0]),
+    ]

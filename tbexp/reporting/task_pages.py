@@ -1,0 +1,311 @@
+"""A page per task: its way through the stages, what its attempts changed, and their conversations.
+
+Decided here: what a page shows of a task, and how much: conversations up to BUDGET characters, one of each cluster
+first; of the others the page says where they stand. All text of models, users and servers is escaped by the template.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tbexp.config.schema import BANDS
+from tbexp.reporting.clusters import Cluster, Done, against, clusters, done
+from tbexp.reporting.figures import band_label
+from tbexp.reporting.run_data import Json, RunData, _at, _attempt_rows, _lines
+
+BUDGET = 1_000_000  # characters of conversations on a page
+LONGEST = 8_000  # characters of one message that are shown
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Attempts of one policy: {uid: {attempt: row}}; a clean row before a system error, as in the attempt store."""
+
+    name: str
+    folder: Path
+    rows: dict[str, dict[int, Json]]
+
+    def trajectory(self, row: Json) -> Json:
+        """What happened; empty where it was not kept or cannot be read."""
+        name, _, place = str(row.get("trajectory") or "").rpartition("@")
+        start, _, length = place.partition("+")
+        if not name or not start.isdigit() or not length.isdigit():
+            return {}
+        try:
+            with (self.folder / name).open("rb") as file:
+                file.seek(int(start))
+                found = json.loads(file.read(int(length)))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One attempt on the page. messages: none if the page is full."""
+
+    anchor: str
+    title: str
+    passed: bool | None
+    row: Json
+    what: str
+    messages: list[tuple[str, str]]
+    verdict: list[tuple[str, str]]
+    difference: tuple[str, ...]
+    beyond: list[str]
+    lacking: list[str]
+    place: str
+
+
+def write_task_pages(run: RunData, folder: Path) -> list[Path]:
+    """Writes tasks.html and tasks/<task>.html in `folder`; none where the run has no attempts and no selection."""
+    from importlib.resources import files
+
+    from jinja2 import Environment, StrictUndefined
+
+    stores = read_stores(run)
+    selected = {str(row.get("uid")): row for row in run.tasks}
+    groups = training_groups(run)
+    uids = sorted({*selected, *(uid for store in stores for uid in store.rows)})
+    if not uids:
+        return []
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    source = files("tbexp.reporting").joinpath("tasks.html.j2").read_text(encoding="utf-8")
+    template = environment.from_string(source)
+    (folder / "tasks").mkdir(parents=True, exist_ok=True)
+    pages = page_names(uids)
+    title = f"{run.config.get('name') or run.folder.parent.name}: {run.folder.name}"
+    made, lines = [], []
+    for uid in uids:
+        shown, found, system = attempts_of(uid, stores)
+        strips = [(store.name, strip(store.rows[uid])) for store in stores if uid in store.rows]
+        html = template.render(
+            page="task",
+            title=title,
+            uid=uid,
+            stages=way(uid, run, stores, selected.get(uid), groups.get(uid, [])),
+            masses=[(band_label(b), f"{100 * float(_at(selected.get(uid), 'masses', b) or 0):.1f}") for b in BANDS]
+            if _at(selected.get(uid), "masses")
+            else [],
+            groups=groups.get(uid, []),
+            strips=strips,
+            policies=[store.name for store in stores if uid in store.rows],
+            sizes={store.name: sum(r.get("system_error") is None for r in store.rows.get(uid, {}).values())
+                   for store in stores},
+            clusters=found,
+            attempts=shown,
+            system=system,
+        )  # fmt: skip
+        file = folder / "tasks" / pages[uid]
+        file.write_text(html, encoding="utf-8", errors="replace")
+        made.append(file)
+        band = band_label(str(_at(selected.get(uid), "band") or ""))
+        first = next(iter(found), None)
+        counts = {store.name: counted(store.rows[uid]) for store in stores if uid in store.rows}
+        lines.append((uid, f"tasks/{pages[uid]}", band, counts, first.label if first else ""))
+    index = folder / "tasks.html"
+    names = [store.name for store in stores]
+    index.write_text(template.render(page="index", title=title, lines=lines, names=names), encoding="utf-8")
+    return [index, *made]
+
+
+def read_stores(run: RunData) -> list[Store]:
+    """The reference's attempts, the probe's, and those of each evaluated policy, base before trained."""
+    evaluated = run.folder / "evaluate"
+    places = [("reference", run.folder / "reference"), ("probe", run.folder / "probe")]
+    found = sorted(path for path in evaluated.iterdir() if path.is_dir()) if evaluated.is_dir() else []
+    places += [(path.name, path) for path in found]
+    limit = _at(run.config, "evaluation", "attempts")
+    stores = []
+    for name, folder in places:
+        rows: dict[str, dict[int, Json]] = {}
+        for row in _attempt_rows(folder, []):
+            uid, number = row.get("uid"), row.get("attempt")
+            if not isinstance(uid, str) or not isinstance(number, int):
+                continue
+            if name not in ("reference", "probe") and isinstance(limit, int) and number >= limit:
+                continue
+            before = rows.setdefault(uid, {}).get(number)
+            if before is None or before.get("system_error") is not None:
+                rows[uid][number] = row
+        if rows:
+            stores.append(Store(name, folder, rows))
+    return stores
+
+
+def training_groups(run: RunData) -> dict[str, list[Json]]:
+    """{uid: groups}, each {step, draw, kind, used, rewards, advantages}; of a repeated update the last."""
+    steps: dict[tuple[int, int], Json] = {}
+    for row in _lines(run.folder / "train" / "verl" / "groups.jsonl", []):
+        if isinstance(row.get("step"), int) and isinstance(row.get("rewards"), list):
+            steps[row["step"], int(row.get("draw") or 0)] = row
+    by_std = _at(run.config, "training", "normalise_by_std") is not False
+    found: dict[str, list[Json]] = {}
+    for _, row in sorted(steps.items()):
+        values = advantages([float(r) for r in row["rewards"]], by_std=by_std)
+        found.setdefault(str(row.get("task")), []).append({**row, "advantages": values})
+    return found
+
+
+def advantages(rewards: Sequence[float], *, by_std: bool) -> list[float]:
+    """GRPO's: reward minus the group's mean, divided by its (n-1) standard deviation plus 1e-6."""
+    if len(rewards) < 2:
+        return [0.0] * len(rewards)
+    mean = sum(rewards) / len(rewards)
+    spread = (sum((r - mean) ** 2 for r in rewards) / (len(rewards) - 1)) ** 0.5 if by_std else 1.0 - 1e-6
+    return [(r - mean) / (spread + 1e-6) for r in rewards]
+
+
+def way(uid: str, run: RunData, stores: Sequence[Store], row: Json | None, groups: Sequence[Json]) -> list[Any]:
+    """(stage, what became of the task there), in the order of the stages."""
+    by_name = {store.name: store.rows[uid] for store in stores if uid in store.rows}
+    lines = []
+    if "reference" in by_name:
+        lines.append(("screen", f"the reference passed {counted(by_name['reference'])}"))
+    if "probe" in by_name:
+        lines.append(("probe", f"the base policy passed {counted(by_name['probe'])}"))
+    if row is not None:
+        low, high = (row.get("interval") or [None, None])[:2]
+        text = f"{row.get('passed')} of {row.get('clean')}, posterior Beta({row.get('alpha'):g}, {row.get('beta'):g})"
+        if low is not None:
+            text += f", rate {100 * low:.0f}% to {100 * high:.0f}% (95%)"
+        text += f"; band {band_label(str(row.get('band')))}"
+        if isinstance(row.get("mixed_probability"), int | float):
+            text += f"; a group is mixed with probability {row['mixed_probability']:.2f}"
+        lines.append(("select", text))
+        kept = "in the pool, " + ("trained on" if uid in run.train else "for validation")
+        reasons = ", ".join(str(reason).replace("_", " ") for reason in row.get("reasons") or ())
+        lines.append(("pool", kept if row.get("kept") else f"not in the pool: {reasons or 'no reason is recorded'}"))
+    if groups:
+        used = sum(bool(group.get("used")) for group in groups)
+        lines.append(("train", f"{len(groups)} groups, {used} of them trained on"))
+    for name, rows in by_name.items():
+        if name not in ("reference", "probe"):
+            lines.append(("evaluate", f"{name} passed {counted(rows)}"))
+    return lines
+
+
+def counted(rows: Mapping[int, Json]) -> str:
+    clean = [row for row in rows.values() if row.get("system_error") is None]
+    text = f"{sum(row.get('passed') is True for row in clean)} of {len(clean)}"
+    broken = len(rows) - len(clean)
+    return text + (f" ({broken} without a verdict: {_kinds(rows)})" if broken else "")
+
+
+def _kinds(rows: Mapping[int, Json]) -> str:
+    return ", ".join(
+        sorted({str(_at(row, "system_error", "kind")) for row in rows.values() if row.get("system_error")})
+    )
+
+
+def strip(rows: Mapping[int, Json]) -> str:
+    """Passed ones first: a full box for a pass, an empty one for a failure, a cross where there is no verdict."""
+    marks = sorted("▣▢×".index(_mark(row)) for row in rows.values())
+    return "".join("▣▢×"[mark] for mark in marks)
+
+
+def _mark(row: Json) -> str:
+    return "×" if row.get("system_error") is not None else "▣" if row.get("passed") is True else "▢"
+
+
+def attempts_of(uid: str, stores: Sequence[Store]) -> tuple[list[Shown], list[Cluster], list[str]]:
+    """The attempts to show, the clusters of those that have a verdict, and the system messages that they share."""
+    every = [(store, number, row) for store in stores for number, row in sorted(store.rows.get(uid, {}).items())]
+    kept: list[tuple[Store, int, Json, Json, Done]] = []
+    for store, number, row in every:
+        trajectory = store.trajectory(row)
+        kept.append((store, number, row, trajectory, done(store.name, number, row.get("passed"), trajectory)))
+    acts = [each for *_, trajectory, each in kept if trajectory and each.passed is not None]
+    found = clusters(acts)
+    label = {(a.policy, a.attempt): cluster.label for cluster in found for a in cluster.members}
+    first = {(c.members[0].policy, c.members[0].attempt) for c in found}
+    left = BUDGET
+    texts: dict[tuple[str, int], list[tuple[str, str]]] = {}
+    for store, number, _, trajectory, _ in sorted(kept, key=lambda k: (k[0].name, k[1]) not in first):
+        messages = conversation(trajectory)
+        left -= sum(len(text) for _, text in messages)
+        texts[store.name, number] = messages if left >= 0 else []
+    shown = []
+    for store, number, row, trajectory, act in kept:
+        beyond, lacking = against(act.difference, acts) if act.passed is False else ([], [])
+        outcome = "no verdict" if act.passed is None else "passed" if act.passed else "failed"
+        shown.append(
+            Shown(
+                anchor=f"{store.name}-{number}",
+                title=f"{store.name} {number}: {outcome}",
+                passed=act.passed,
+                row=row,
+                what=label.get((store.name, number), ""),
+                messages=texts[store.name, number],
+                verdict=verdict(row, trajectory),
+                difference=act.difference,
+                beyond=beyond,
+                lacking=lacking,
+                place=f"{store.name}/{row.get('trajectory') or 'not kept'}",
+            )
+        )
+    system = next((_system(trajectory) for *_, trajectory, _ in kept if trajectory), [])
+    return shown, found, system
+
+
+def _system(trajectory: Json) -> list[str]:
+    messages = trajectory.get("messages") or ()
+    return [str(m.get("content")) for m in messages if m.get("T") == "Text" and m.get("role") == "system"]
+
+
+def conversation(trajectory: Json) -> list[tuple[str, str]]:
+    """(who, text) of each message but the system's."""
+    found = []
+    for message in trajectory.get("messages") or ():
+        kind = message.get("T")
+        if kind == "Text" and message.get("role") != "system":
+            tag = _at(message, "metadata", "tag")
+            who = "agent thinks" if tag == "think" else "agent" if message.get("role") == "assistant" else "user"
+            found.append((who, cut(str(message.get("content")))))
+        elif kind == "ParallelToolCall":
+            for call in message.get("tool_calls") or ():
+                arguments = json.dumps(call.get("arguments"), ensure_ascii=False, default=str)
+                found.append(("call", cut(f"{call.get('name')}({arguments})")))
+        elif kind == "ToolResponse":
+            found.append(("answer", cut(f"{message.get('name')}: {message.get('content')}")))
+    return found
+
+
+def verdict(row: Json, trajectory: Json) -> list[tuple[str, str]]:
+    lines = [("ended by", str(row.get("finish_reason") or "not recorded")), ("reward", f"{row.get('reward') or 0:g}")]
+    if error := row.get("system_error"):
+        lines.append(("system error", f"{_at(error, 'kind')}: {_at(error, 'message')}"))
+    told = trajectory.get("verdict") or {}
+    if told.get("message"):
+        lines.append(("check", cut(str(told["message"]))))
+    if told.get("line") is not None:
+        lines.append(("at", f"line {told['line']}: {told.get('line_content') or ''}"))
+    if motivation := _at(told, "metadata", "judge_motivation"):
+        lines.append(("judge", cut(json.dumps(motivation, ensure_ascii=False, default=str))))
+    lines.append(("spent", f"{row.get('turns') or 0} completions, {row.get('tool_calls') or 0} tool calls, "
+                           f"{row.get('completion_tokens') or 0} tokens, {row.get('seconds') or 0:.1f} s"))  # fmt: skip
+    return lines
+
+
+def cut(text: str) -> str:
+    more = len(text) - LONGEST
+    return text if more <= 0 else text[:LONGEST] + f" … ({more:,} more characters)"
+
+
+def page_names(uids: Sequence[str]) -> dict[str, str]:
+    """A file name for each task, unlike any other's, also where a file system does not tell cases apart."""
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for uid in uids:
+        plain = re.sub(r"[^A-Za-z0-9]+", "_", uid).strip("_")[:100] or "task"
+        name, number = plain, 2
+        while name.lower() in taken:
+            name, number = f"{plain}_{number}", number + 1
+        taken.add(name.lower())
+        names[uid] = f"{name}.html"
+    return names

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tbexp.attempts import AttemptRow, AttemptStore
+from tbexp.reporting import task_pages, write_report
+from tbexp.reporting.clusters import against, clusters, done
+from tbexp.reporting.task_pages import advantages, page_names
+
+UID = "swap.py:test_<b>swap</b>"
+RIGHT = {"desk": {"changes": {"rentals": {"R1": {"machine": "M2"}}, "approvals": {"A-1": {"state": "asked"}}}}}
+WRONG = {"desk": {"changes": {"rentals": {"R1": {"machine": "M9"}}}}}
+
+
+def trajectory(effects: dict[str, Any], *calls: str, text: str = "Done.") -> dict[str, Any]:
+    messages: list[dict[str, Any]] = [{"T": "Text", "role": "user", "content": "Swap it.", "metadata": {}}]
+    for i, name in enumerate(calls):
+        call = {"T": "ToolCall", "name": name, "arguments": {"rental": "R1"}, "id": f"c{i}", "metadata": {}}
+        messages.append({"T": "ParallelToolCall", "tool_calls": [call], "metadata": {}})
+        messages.append({"T": "ToolResponse", "name": name, "content": "fine", "id": f"c{i}", "metadata": {}})
+    messages.append({"T": "Text", "role": "assistant", "content": text, "metadata": {"tag": "text"}})
+    return {"messages": messages, "effects": effects, "verdict": {"message": "<i>wrong</i>", "line": 3}}
+
+
+def write_attempts(folder: Path, wrong: int, total: int, text: str = "Done.") -> None:
+    with AttemptStore(folder) as store:
+        for number in range(total):
+            bad = number < wrong
+            row = AttemptRow(UID, number, not bad, float(not bad), finish_reason="done", tool_calls=2)
+            calls = ("swap",) if bad else ("ask_approval", "swap")
+            store.append(row, trajectory(WRONG if bad else RIGHT, *calls, text=text))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    write_attempts(folder / "evaluate" / "base", wrong=15, total=20, text="<script>alert(1)</script>")
+    write_attempts(folder / "evaluate" / "trained", wrong=0, total=20)
+    groups = [
+        {"step": 1, "draw": 0, "task": UID, "kind": "flat", "used": False, "rewards": [0.0, 0.0]},
+        {"step": 1, "draw": 0, "task": UID, "kind": "mixed", "used": True, "rewards": [1.0, 0.0]},
+    ]
+    (folder / "train" / "verl").mkdir(parents=True)
+    (folder / "train/verl/groups.jsonl").write_text("".join(json.dumps(group) + "\n" for group in groups))
+    return folder
+
+
+def test_a_page_says_that_fifteen_of_twenty_changed_without_approval(run: Path) -> None:
+    write_report(run)
+    (page,) = (run / "report/tasks").iterdir()
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page.read_text()))
+    assert "changed rentals; without ask_approval" in text
+    cluster = text[text.index("changed rentals; without") :]
+    assert "15 of 20 0 passed" in cluster and "0 of 20" in cluster
+    assert "evaluate base passed 5 of 20" in text and "evaluate trained passed 20 of 20" in text
+    assert "+ desk.changes.rentals.R1.machine = &#34;M9&#34;" in text
+    assert "− desk.changes.approvals.A-1.state" in text
+    assert "1 groups, 1 of them trained on" in text and "+0.71 -0.71" in text
+
+
+def test_what_models_and_tasks_say_is_never_interpreted(run: Path) -> None:
+    write_report(run)
+    for page in [run / "report/tasks.html", *(run / "report/tasks").iterdir()]:
+        html = page.read_text()
+        assert "<script>alert" not in html and "<b>swap" not in html and "<i>wrong" not in html
+        assert not re.search(r"(src|href)=.(https?:|//)", html)
+
+
+def test_a_page_that_is_full_says_where_the_other_conversations_stand(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_pages, "BUDGET", 500)
+    write_report(run)
+    (page,) = (run / "report/tasks").iterdir()
+    html = page.read_text()
+    assert "it stands in base/trajectories.jsonl@" in html and "ask_approval({" in html
+
+
+def test_clusters_are_by_what_changed_and_variants_by_exact_difference() -> None:
+    other = {"desk": {"changes": {"rentals": {"R1": {"machine": "M7"}}}}}
+    two = {"desk": {"changes": {"rentals": {"R1": {"machine": "M7"}, "R2": {"machine": "M7"}}}}}
+    acts = [done("base", i, False, trajectory(e)) for i, e in enumerate([WRONG, other, WRONG, two, {}])]
+    found = {c.label: [len(who) for _, who in c.variants] for c in clusters(acts)}
+    assert found == {"changed rentals": [2, 1], "changed rentals (2 records)": [1], "changed nothing": [1]}
+    assert against(acts[0].difference, acts) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "effects", [None, {}, {"a": []}, {"a": "text"}, {"a": [[1], {"b": None}]}, {"a": {"1": {"2": 3}}}]
+)
+def test_a_difference_of_any_form_is_read(effects: Any) -> None:
+    assert clusters([done("base", 0, None, {"effects": effects, "messages": []})])[0].label.startswith("changed ")
+
+
+def test_page_names_differ_where_tasks_do() -> None:
+    names = page_names(["a.py:x", "a_py:X", "a-py-x", "//"])
+    assert len({name.lower() for name in names.values()}) == 4 and all(n.endswith(".html") for n in names.values())
+
+
+def test_advantages_are_grpos() -> None:
+    assert advantages([1.0, 0.0, 0.0, 1.0], by_std=True) == pytest.approx([0.866, -0.866, -0.866, 0.866], abs=1e-3)
+    assert advantages([1.0, 0.0], by_std=False) == pytest.approx([0.5, -0.5])
+    assert advantages([1.0, 1.0], by_std=True) == [0.0, 0.0]
