@@ -134,6 +134,7 @@ async def run_attempt(
             "attempt": attempt,
             "messages": run.talk.messages,
             "effects": effects,
+            "init_result": run.init_result,
             "verdict": None if verdict is None else _verdict_record(verdict),
             "metadata": run.metadata(),
             "seconds": {name: round(value, 4) for name, value in run.clock.seconds.items()},
@@ -151,6 +152,7 @@ class _Run:
         self.pending: list[Message] = []
         self.replay_warnings: list[str] = []
         self.tools: tuple[ToolSpec, ...] = ()
+        self.init_result: dict[str, Any] = {}
         self.agent: PolicySession | None = None
 
     def metadata(self) -> dict[str, Any]:
@@ -161,6 +163,7 @@ class _Run:
     async def converse(self, session: Session) -> str:
         """The conversation up to its end; says why it ended."""
         self.tools = self._tools(session)
+        self.init_result = session.init_result
         try:
             self.task = self.task.formatted(session.init_result)
         except ValueError as problem:

@@ -339,6 +339,11 @@ def _alone(config: Config, stages: Sequence[str], run_dir: Path) -> None:
 
         parity(config, run_dir=run_dir)
         return
+    if stages[0] == "regrade":
+        from tbexp.pipeline.regrade import regrade
+
+        regrade(config, run_dir=run_dir)
+        return
     if stages[0] in ("status", "cancel"):
         from tbexp.pipeline import submitted
 

@@ -77,7 +77,9 @@ def test_only_the_servers_that_are_needed_count(tmp_path):
     one, other = Server("one", ("/bin/cat",)), Server("other", ("/bin/sort",))
     assert servers_digest({"one": one, "other": other}, ["one"]) == servers_digest({"one": one}, ["one"])
     assert servers_digest({"one": one}, ["one"]) != servers_digest({"one": one}, ["one", "other"])
-    assert server_digest(Server("far", remote=Remote("http://a"))) != server_digest(Server("far", remote=Remote("http://b")))
+    assert server_digest(Server("far", remote=Remote("http://a"))) != server_digest(
+        Server("far", remote=Remote("http://b"))
+    )
 
 
 def test_an_interpreter_that_is_not_there_is_told_when_it_is_started_and_not_here():
