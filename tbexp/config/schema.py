@@ -207,6 +207,22 @@ class Endpoint(Group):
     extra_body: dict[str, Any] = Field(default_factory=dict)  # more fields of each request's body
 
 
+class VllmServer(Group):
+    """How `vllm serve` serves the policy's weights. tbexp asks the endpoint; a dry run shows the command."""
+
+    model: str | None = None  # Hugging Face folder or name; null: the dry run shows MODEL where parsers are set
+    tensor_parallel_size: AtLeastOne = 1
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "bfloat16"
+    max_model_len: AtLeastOne | None = None  # tokens; null: what the model's config says
+    gpu_memory_utilization: Share = 0.85
+    max_num_seqs: AtLeastOne = 16
+    max_num_batched_tokens: AtLeastOne = 8192
+    tool_call_parser: str | None = None  # null: calls are read by tbexp, as model.format says
+    reasoning_parser: str | None = None
+    port: AtLeastOne = 8001
+    flags: list[str] = Field(default_factory=list)  # further options without a value, such as enable-prefix-caching
+
+
 class PolicyConfig(Group):
     name: str
     kind: Literal["local", "chat", "scripted"]  # local: the weights of `model`, read by tbexp itself
@@ -214,6 +230,7 @@ class PolicyConfig(Group):
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
     concurrency: AtLeastOne = 64  # attempts in flight
+    vllm: VllmServer = VllmServer()  # for kind=chat, where vLLM is behind the endpoint
     spending_cap_usd: Positive | None = None  # of an endpoint: stop (exit 3) when prices say that more was spent
 
 

@@ -7,6 +7,7 @@ import importlib.metadata
 import logging
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import time
@@ -169,6 +170,12 @@ def plan(config: Config, run_dir: Path, inputs: Inputs) -> None:
             ["stage", "would do"],
             [(name, steps[name]) for name in STAGES if name in config.stages],
         )
+        for policy in (config.policy, config.selection.reference.policy):
+            if policy.kind == "chat" and (policy.vllm.model or policy.vllm.tool_call_parser):
+                from tbexp.serving.vllm_server import serve_command
+
+                words = serve_command(policy.vllm, served_name=policy.endpoint.model)
+                progress.say(f"{policy.endpoint.model} by vLLM: {shlex.join(words)}")
         if config.launcher.kind == "slurm":
             from tbexp.pipeline.submit import planned
 

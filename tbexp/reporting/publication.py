@@ -18,6 +18,7 @@ from tbexp.reporting.figures import BASE, GREY, INK, TRAINED, _new
 from tbexp.reporting.page import Section, picture
 from tbexp.reporting.run_data import Json, _at
 from tbexp.reporting.tables import DASH, Cell, Table
+from tbexp.tasks import benchmark_uids
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -107,7 +108,7 @@ def run_entry(name: str, policy: Json) -> Entry:
     comparable = (
         policy.get("tasks") == protocol["tasks"]
         and k == protocol["attempts_per_task"]
-        and set(policy.get("by_domain") or {}) == set(load_published()["domains"])
+        and set(policy.get("passed_by_task") or ()) == benchmark_uids()
         and policy.get("search") != "embedded"
         and not policy.get("partial")
     )
@@ -130,7 +131,7 @@ def section_of(policies: Mapping[str, Json], out: Path, *, folded: bool = False)
     if apart:
         protocol = load_published()["protocol"]
         section.text.append(
-            f"{', '.join(apart)}: not of the published protocol ({protocol['tasks']} tasks, "
+            f"{', '.join(apart)}: not of the published protocol (the {protocol['tasks']} tasks of the benchmark, "
             f"{protocol['attempts_per_task']} attempts each, all with a verdict, external search), so not comparable "
             "with the published models: each kind has its own leader."
         )

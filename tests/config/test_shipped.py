@@ -11,6 +11,8 @@ from tbexp.app import jobs_of
 from tbexp.config.compose import Composer, known_keys, opened, plain
 from tbexp.config.folders import chosen_by_default, conf_folder, options
 from tbexp.config.validate import schema_keys, validate, validated
+from tbexp.evaluation import load_published
+from tbexp.serving.vllm_server import serve_command
 
 CONF = conf_folder()
 OPTIONS = [(group, option) for group, files in options(CONF).items() if group != "sweep" for option in files]
@@ -27,6 +29,11 @@ NEEDS = {  # what an option can't do without
     ("user", "chat"): ["user.endpoint.base_url=http://localhost/v1", "user.endpoint.model=m"],
     ("judge", "chat"): ["judge.endpoint.base_url=http://localhost/v1", "judge.endpoint.model=m"],
     ("topology", "h100x3"): ["group=published"],
+    ("experiment", "bench_v1"): [
+        *("tasks.root=data", "policy.endpoint.base_url=http://localhost/v1", "policy.endpoint.model=m"),
+        *("user.endpoint.base_url=http://localhost/v1", "user.endpoint.model=m"),
+        *("judge.endpoint.base_url=http://localhost/v1", "judge.endpoint.model=m"),
+    ],
 }
 
 
@@ -103,6 +110,32 @@ def test_an_experiment_holds_only_deltas(compose: Composer, name: str) -> None:
 def test_the_published_settings_are_the_published_ones(compose: Composer, key: str, published: float) -> None:
     options = ["optimizer=published", "group=published", "topology=h100x3", "training=published"]
     assert at(plain(compose(options)), key) == published
+
+
+def test_the_benchmark_is_evaluated_as_published(compose: Composer) -> None:
+    published = load_published()
+    serving, protocol = published["evaluation_serving"], published["protocol"]
+    needs = [*NEEDS["experiment", "bench_v1"], "policy.vllm.model=weights"]
+    config = validated(plain(compose(["experiment=bench_v1", *needs])))
+    agent, policy = serving["agent"], config.policy
+    assert config.evaluation.attempts == protocol["attempts_per_task"] and config.sandbox.search == "external"
+    found = (policy.sampling.temperature, policy.sampling.top_k, policy.sampling.top_p, policy.sampling.max_tokens)
+    assert found == (agent["temperature"], agent["top_k"], agent["top_p"], agent["max_completion_tokens"])
+    assert policy.endpoint.timeout_s == agent["timeout_s"]
+    assert policy.concurrency == serving["max_num_seqs"]
+    line = " ".join(serve_command(policy.vllm, served_name="m"))
+    wanted = {
+        "tensor-parallel-size": serving["tensor_parallel"],
+        "port": serving["ports"]["vllm"],
+        **{
+            name.replace("_", "-"): serving[name]
+            for name in ("dtype", "max_model_len", "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens")
+        },
+        **{name.replace("_", "-"): serving[name] for name in ("reasoning_parser", "tool_call_parser")},
+    }
+    assert line.startswith("vllm serve weights --served-model-name m ")
+    assert all(f"--{name} {value}" in line for name, value in wanted.items())
+    assert all(line.count(f"--{flag}") == 1 for flag in serving["flags"])
 
 
 @pytest.mark.parametrize("name", options(CONF).get("sweep", {}))
