@@ -59,8 +59,9 @@ def render(
     missing: Sequence[str] = (),
     versions: Sequence[tuple[str, str]] = (),
     config: str = "",
+    links: Sequence[tuple[str, str]] = (),
 ) -> str:
-    """The HTML page; all text is escaped."""
+    """The HTML page; all text is escaped. links: (address beside the page, text)."""
     from importlib.resources import files
 
     from jinja2 import Environment, StrictUndefined
@@ -77,4 +78,5 @@ def render(
         sections=sections,
         versions=versions,
         config=config,
+        links=links,
     )

@@ -46,9 +46,9 @@ def write_report(run_dir: Path) -> Path:
     for section in sections:
         for table in [*section.tables, *section.folded] if section else []:
             tables.write_csv(table, fresh / "tables")
-    html = _render(run, [section for section in sections if section])
+    pages = write_task_pages(run, fresh)
+    html = _render(run, [section for section in sections if section], [("tasks.html", "Every task")] if pages else [])
     (fresh / "report.html").write_text(html, encoding="utf-8")
-    write_task_pages(run, fresh)
     (fresh / MADE_OF).write_text(digest(run), encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     fresh.rename(folder)
@@ -134,7 +134,6 @@ def _tasks(run: RunData, out: Path) -> Section | None:
         "Each line is a task, sorted by passes after training, then before. "
         f"+ marks a task that now passes {size} of {size}, − one that no longer does."
     )
-    text += " Each task's attempts, conversations and changes stand in tasks.html beside this file."
     section = Section("tasks", "Tasks gained and lost", [text])
     section.pictures.append(picture(out, "strips", caption, lambda: figures.strips(before, after, order, marks, size)))
     table = tables.change_table(found, before, after)
@@ -410,7 +409,7 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
     return facts
 
 
-def _render(run: RunData, sections: list[Section]) -> str:
+def _render(run: RunData, sections: list[Section], links: list[tuple[str, str]]) -> str:
     versions: Any = run.manifest.get("versions")
     return render(
         name=str(run.config.get("name") or run.folder.parent.name),
@@ -422,4 +421,5 @@ def _render(run: RunData, sections: list[Section]) -> str:
         sections=sections,
         versions=sorted(versions.items()) if isinstance(versions, dict) else [],
         config=run.config_text,
+        links=links,
     )
