@@ -95,14 +95,22 @@ def differing(ours: Plain, theirs: Plain, reads: Sequence[str]) -> tuple[str, ..
 
 
 def _call(call: Plain) -> str:
-    """A call as text that is equal for equal JSON alone: 1, 1.0, true and "1" are four things."""
+    """A call as text that is equal for equal JSON alone: 1 and 1.0 are one number, true and "1" are others."""
     arguments = call["arguments"]
     if isinstance(arguments, str):  # as servers write them
         try:
             arguments = json.loads(arguments)
         except ValueError:
             arguments = {"not JSON": arguments}
-    return json.dumps([call["name"], arguments], sort_keys=True)
+    return json.dumps([call["name"], _numbers(arguments)], sort_keys=True)
+
+
+def _numbers(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, Mapping):
+        return {key: _numbers(member) for key, member in value.items()}
+    return [_numbers(member) for member in value] if isinstance(value, list) else value
 
 
 def compare(

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tbexp.interpret import TABLE, Reading, ToolCall, ToolSpec, read, read_chat_message, render_call, table_markdown
@@ -264,23 +265,31 @@ def test_writing_a_value_is_the_inverse_of_taking_it_or_refused(value, types):
     assert take(text, frozenset(types)) == value
 
 
-MARKS = (
-    "<tool_call> </tool_call> <function=rent> <function= </function> <parameter=x> <parameter=y> </parameter> <think>"
-)
-PIECES = st.sampled_from(
-    [*MARKS.split(), "</think>", "\n", *'{}"[\\7', "null", '{"name": "rent", "arguments": {}}', "\ud800"]
-)
 SPEC = tool({"x": {"type": "integer"}, "y": {"anyOf": [{"type": "string"}, {"type": "array"}]}})
+# One byte of the fuzzer's is one of these: marks far more often than chance, else a character.
+PIECES = [
+    *("<tool_call>", "</tool_call>", "<function=rent>", "<function=", "</function>", "<parameter=x>", "<parameter=y>"),
+    *("</parameter>", "<think>", "</think>", "\n", *'{}"[]\\7:,', "null", "true", '"name": "rent"', '"arguments": {'),
+    *('{"name": "rent", "arguments": {}}', "\ud800", "\u0663", "1e999", "<", ">", "/", " ", "NaN"),
+    *(f"<tool_call>\n<function=rent>\n<parameter=x>\n{n}\n</parameter>\n</function>\n</tool_call>" for n in ("7", "x")),
+]
+BYTES = [PIECES[byte % len(PIECES)] if byte < 200 else chr(byte) for byte in range(256)]
+FUZZED = 20_000 * FUZZ
 
 
-@settings(max_examples=800 * FUZZ, deadline=None)
-@given(
-    st.lists(PIECES | st.text(max_size=5), max_size=30).map("".join),
-    st.sampled_from(["qwen3_xml", "hermes"]),
-    st.booleans(),
+@settings(
+    max_examples=FUZZED,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate, Phase.shrink],
+    suppress_health_check=list(HealthCheck),
 )
-def test_any_output_is_read_without_an_exception(output, format, opened):
-    reading = read(output, format=format, tools=[SPEC], thinking_open=opened)
+@given(st.binary(max_size=40))
+def test_any_output_is_read_without_an_exception(data):
+    """At least 20,000 outputs. Drawing bytes costs Hypothesis a tenth of drawing texts; the first one sets the way."""
+    how, output = (data or b"\0")[0], "".join([BYTES[byte] for byte in data[1:]])
+    format = "hermes" if how & 1 else "qwen3_xml"
+    reading = read(output, format=format, tools=[SPEC] if how & 2 else [], thinking_open=bool(how & 4))
     assert [call.id for call in reading.calls] == [f"call_{i}" for i in range(len(reading.calls))]
     assert all(not call.arguments for call in reading.calls if call.error)
     assert len(reading.text) + len(reading.reasoning or "") <= 2 * len(output)
@@ -316,6 +325,27 @@ def test_floods_of_marks_are_read_to_their_end(unit, format):
 def test_a_megabyte_of_openings_is_read_to_its_end(format):
     reading = read("<tool_call>" * (1_000_000 // len("<tool_call>")), format=format, tools=())
     assert len(reading.calls) == 1 and "output ended" in (reading.calls[0].error or "")
+
+
+@pytest.mark.parametrize("unit", FLOODS)
+@pytest.mark.parametrize("format", ["qwen3_xml", "hermes"])
+def test_four_times_the_output_takes_about_four_times_the_work(unit, format):
+    """Processor time, the least of several goes: 4 for linear work, 16 for quadratic."""
+
+    def seconds(size: int) -> float:
+        output, best = unit * (size // len(unit)), float("inf")
+        for _ in range(3):
+            start = time.process_time()
+            read(output, format=format, tools=())
+            best = min(best, time.process_time() - start)
+        return best
+
+    ratios = []
+    for _ in range(3):  # a machine under load spoils one measurement, not three
+        ratios.append(seconds(160_000) / max(seconds(40_000), 1e-4))
+        if ratios[-1] < 9:
+            return
+    pytest.fail(f"four times the output took {ratios} times the work")
 
 
 def test_the_table_can_be_shown_whole():
