@@ -1,9 +1,9 @@
 """The store of attempts: two files in a folder, appended while a run goes and read again when it continues.
 
-Rows stand in `attempts.jsonl`, trajectories in `trajectories.jsonl` (with a shard: `attempts-<shard>.jsonl` and so
-on; a store reads the rows of all shards in its folder and writes its own). Each is appended with one write, the
-trajectory before the row that refers to it, so that a killed process leaves at most one torn line at the end of
-either file.
+Rows stand in `attempts.jsonl`, trajectories in `trajectories.jsonl`, the tools that trajectories name by a hash in
+`tools.jsonl` (with a shard: `attempts-<shard>.jsonl` and so on; a store reads the rows of all shards in its folder and
+writes its own). Each is appended with one write, the trajectory before the row that refers to it, so that a killed
+process leaves at most one torn line at the end of any file.
 
 Which row counts, for one (uid, attempt): a clean row before any system error; of several system errors the last. A
 second clean row is a duplicate: `append` does not write it; found in files (merged shards, say) the first in the
@@ -13,6 +13,7 @@ order of file name and line stays if both say the same, and if their verdicts di
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -76,6 +77,8 @@ class AttemptStore:
         suffix = f"-{shard}" if shard else ""
         self._rows_file = self.folder / f"attempts{suffix}.jsonl"
         self._trajectory_file = self.folder / f"trajectories{suffix}.jsonl"
+        self._tools_file = self.folder / f"tools{suffix}.jsonl"
+        self._tools_written: set[str] = set()
         self._sync_every = sync_every
         self._unsynced = 0
         self._clean: dict[Key, tuple[AttemptRow, str]] = {}
@@ -111,7 +114,7 @@ class AttemptStore:
                 return False
             reference = None
             if trajectory is not None:
-                line = _line(trajectory)
+                line = _line(self._with_tools_kept(trajectory))
                 start = self._trajectories_out.seek(0, os.SEEK_END)
                 _write(self._trajectories_out, line)
                 reference = f"{self._trajectory_file.name}@{start}+{len(line)}"
@@ -122,6 +125,18 @@ class AttemptStore:
             if self._unsynced >= self._sync_every:
                 self._sync()
         return True
+
+    def _with_tools_kept(self, trajectory: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Tools, the same in all attempts of a scenario, are written once and named by their hash."""
+        tools = trajectory.get("tools")
+        if not isinstance(tools, list):
+            return trajectory
+        name = hashlib.sha256(json.dumps(tools, sort_keys=True).encode()).hexdigest()[:16]
+        if name not in self._tools_written:  # a store that is opened again writes them again: readers do not mind
+            with self._tools_file.open("ab") as file:
+                file.write(_line({"tools_hash": name, "tools": tools}))
+            self._tools_written.add(name)
+        return {**trajectory, "tools": name}
 
     def sync(self) -> None:
         """Have everything appended so far on the disk."""

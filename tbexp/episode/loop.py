@@ -27,6 +27,7 @@ from tbexp.episode.record import Conversation
 from tbexp.errors import Problem, UserError, WorldError
 from tbexp.grading import Grader, Judge, TestContext, Verdict
 from tbexp.interpret.messages import Message, ToolCall, ToolSpec
+from tbexp.interpret.rendering import chat_tool
 from tbexp.policy import Completion, OutOfContext, Policy, PolicySession, Usage, metered
 from tbexp.sandbox import Sandbox, Session
 from tbexp.tasks import Task, ToolDef, ToolOverride
@@ -137,6 +138,7 @@ async def run_attempt(
             "init_result": run.init_result,
             "verdict": None if verdict is None else _verdict_record(verdict),
             "metadata": run.metadata(),
+            **run.recorded(),
             "seconds": {name: round(value, 4) for name, value in run.clock.seconds.items()},
         },
     )
@@ -151,6 +153,7 @@ class _Run:
         self.actions = self.turns = 0
         self.pending: list[Message] = []
         self.replay_warnings: list[str] = []
+        self.outputs: list[Mapping[str, Any]] = []
         self.tools: tuple[ToolSpec, ...] = ()
         self.init_result: dict[str, Any] = {}
         self.agent: PolicySession | None = None
@@ -159,6 +162,10 @@ class _Run:
         """What `tb infer` keeps of an attempt besides messages and verdict (thinkingbox-format.md, 8)."""
         kept = {name: self.task.metadata[name] for name in ROW_METADATA if name in self.task.metadata}
         return {**kept, **({"replay_warnings": self.replay_warnings} if self.replay_warnings else {})}
+
+    def recorded(self) -> dict[str, Any]:
+        """What `stages=[parity]` reads once more: the outputs, and the tools that gave their arguments types."""
+        return {"outputs": self.outputs, "tools": [chat_tool(tool) for tool in self.tools]} if self.outputs else {}
 
     async def converse(self, session: Session) -> str:
         """The conversation up to its end; says why it ended."""
@@ -269,6 +276,8 @@ class _Run:
                 completion = await asyncio.wait_for(self.agent.act(new), max(left, 0.001))
             except TimeoutError:
                 raise _OutOfTime from None
+        if completion.output is not None:
+            self.outputs.append(completion.output)
         self.usage = self.usage + completion.usage
         self.turns += 1
         return completion

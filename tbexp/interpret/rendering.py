@@ -22,6 +22,7 @@ from tbexp.interpret.reading import THINK_OPEN, read
 from tbexp.interpret.spelling import Spelling
 
 _SENTINEL = "QZ7dummyQZ7"  # a text that neither templates nor conversations contain
+_PROBE = 'He said: a 12.5 m digger,\n\t{"k": ["x y", null]}'
 _PREFIXES_KEPT = 32  # system prompts with their tools; a dataset has one per scenario
 
 
@@ -42,8 +43,8 @@ class RenderMismatch(Exception):
 class Renderer:
     """Renders conversations with one tokenizer's chat template; shared by all episodes of a process.
 
-    tokenizer: a fast transformers tokenizer that has a chat template. template_options: more arguments of the template,
-    such as `enable_thinking`.
+    tokenizer: a fast transformers tokenizer that has a chat template; UserError when it loses text. template_options:
+    more arguments of the template, such as `enable_thinking`.
     """
 
     def __init__(self, tokenizer: Any, *, format: str, template_options: Mapping[str, Any] | None = None):
@@ -57,6 +58,9 @@ class Renderer:
         special = sorted((t for t in tokenizer.get_added_vocab() if t), key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, special))) if special else None
         self._spelling = Spelling(tokenizer)
+        back = self.decode(self.encode(_PROBE))
+        if back.strip() != _PROBE:  # as happens when transformers takes the tokenizer for one of another class
+            raise UserError(f"{type(tokenizer).__name__} does not give back the text that it encodes: {back[:60]!r}")
         self.end_text, self.end_ids = self._end_of_turn()
         self._ends = {tuple(self.end_ids)}
         if tokenizer.eos_token_id is not None:
@@ -211,6 +215,7 @@ class TokenConversation:
         self.prompt_length = len(prompt)
         self.turn = 0
         self.thinking_open = thinking_open
+        self.said = ""  # the last output, without its end token
         self._closed = False  # whether the assistant's turn ends in the template's end token
 
     def produced(self, ids: Sequence[int], logprobs: Sequence[float] | None) -> Reading:
@@ -222,8 +227,8 @@ class TokenConversation:
         self.logprobs.extend([0.0] * len(ids) if logprobs is None else logprobs)
         self.turn += 1
         said, self._closed = self.renderer.without_end(ids)
-        text = self.renderer.decode(said) if len(said) else ""
-        return read(text, format=self.renderer.format, tools=self.tools, thinking_open=self.thinking_open)
+        self.said = self.renderer.decode(said) if len(said) else ""
+        return read(self.said, format=self.renderer.format, tools=self.tools, thinking_open=self.thinking_open)
 
     def add(self, messages: Sequence[Message]) -> None:
         """Append tool answers and user messages, and the generation prompt; close the assistant's turn if open."""

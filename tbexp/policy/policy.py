@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from tbexp.interpret.messages import Message, Reading, ToolSpec
 
@@ -35,13 +35,18 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One output of a policy: what it says, why it ended, what it cost; `raw` is the text or JSON as it came."""
+    """One output of a policy: what it says, why it ended, what it cost; `raw` is the text or JSON as it came.
+
+    output: what was read, where it was read here and not by a server, for `stages=[parity]`: output (without its end
+    token), format, thinking_open.
+    """
 
     reading: Reading
     finish: Finish
     usage: Usage
     raw: str
     seconds: float
+    output: Mapping[str, Any] | None = None
 
 
 class PolicySession(Protocol):

