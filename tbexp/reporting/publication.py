@@ -120,7 +120,7 @@ def _percent(value: Any) -> float | None:
     return 100 * value if isinstance(value, int | float) else None
 
 
-def section_of(policies: Mapping[str, Json], out: Path, *, folded: bool = False) -> Section | None:
+def section_of(policies: Mapping[str, Json], out: Path) -> Section | None:
     """policies: {shown name: figures as in summary.json}."""
     if not policies:
         return None
@@ -155,22 +155,24 @@ def section_of(policies: Mapping[str, Json], out: Path, *, folded: bool = False)
             "publication_3", "3. All models", entries, (RATE, AT_K, EVERY, ALL_K, PER_PASSED, PER_RELIABLE), by=RATE
         ),
     ]
-    section.folded = [table for table in made if table.rows] if folded else []
-    section.tables = [] if folded else [table for table in made if table.rows]
+    section.tables = [table for table in made if table.rows]
     return section
 
 
 def table_of(
     name: str, caption: str, entries: Sequence[Entry], columns: Sequence[Column], *, by: Column | None = None
 ) -> Table:
-    """Lines that have none of the columns are left out. by: lines sorted by this column, the best first."""
+    """Lines that have none of the columns are left out. by: lines sorted by this column, the best first,
+    what is not comparable with published models behind the others.
+    """
     lines = [entry for entry in entries if any(column.key in entry.figures for column in columns)]
     if by is not None:
-        lines = sorted(lines, key=lambda entry: -entry.figures.get(by.key, -1.0))
+        lines = sorted(lines, key=lambda entry: (not entry.comparable, -entry.figures.get(by.key, -1.0)))
     ranks = {column.key: _ranks(lines, column) for column in columns}
     rows = []
     for entry in lines:
-        cells = [Cell(entry.name, note="" if not entry.published else "published")]
+        note = "published" if entry.published else "" if entry.comparable else "not comparable"
+        cells = [Cell(entry.name, note=note)]
         for column in columns:
             value = entry.figures.get(column.key)
             text = DASH if value is None else "∞" if value == float("inf") else f"{value:,.{column.digits}f}"
