@@ -170,7 +170,7 @@ def compose_job(
     """master: the multirun that the job is one of."""
     from omegaconf import OmegaConf, open_dict, read_write
 
-    from tbexp.config.checks import check_here
+    from tbexp.config.here import check_here
     from tbexp.config.overrides import composed_with
     from tbexp.config.validate import validate
 
@@ -199,15 +199,18 @@ def compose_job(
 
 
 def readable(jobs: list[Composed], inputs: Inputs) -> list[Composed]:
-    """The jobs with what is wrong with their tasks and rows. Raises UserError when no job is right."""
+    """The jobs with what is wrong with their tasks and rows; a plan may do without them, and says that they are
+    missing. Raises UserError when no job is right.
+    """
+    from tbexp.config.here import inputs_absent
     from tbexp.pipeline.inputs import problems_of
 
-    return unless_all_wrong(
-        [
-            job if job.problems or job.config is None else replace(job, problems=tuple(problems_of(job.config, inputs)))
-            for job in jobs
-        ]
-    )
+    def read(job: Composed) -> Composed:
+        if job.problems or job.config is None or (job.config.dry_run and inputs_absent(job.config)):
+            return job
+        return replace(job, problems=tuple(problems_of(job.config, inputs)))
+
+    return unless_all_wrong([read(job) for job in jobs])
 
 
 def new_inputs() -> Inputs:

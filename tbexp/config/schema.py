@@ -62,6 +62,20 @@ class Warmup(Imitation):
     learning_rate: Positive = 1e-4
 
 
+class ModelShape(Group):
+    """What estimates of memory and time need, until the model's folder is there: then its config.json counts."""
+
+    parameters_billion: NotNegative = 0.0  # 0: not known, no estimate
+    layers: Count = 0
+    attention_layers: Count = 0  # with full attention, whose keys and values grow with the conversation
+    hidden: Count = 0
+    intermediate: Count = 0
+    heads: Count = 0
+    kv_heads: Count = 0
+    head_dim: Count = 0
+    vocabulary: Count = 0
+
+
 class ModelConfig(Group):
     name: str
     kind: Literal["tiny", "warmed", "folder"] = "folder"  # made from nothing, taught the sample domain, or as it is
@@ -70,6 +84,7 @@ class ModelConfig(Group):
     max_context: AtLeastOne = 2048  # tokens of prompt and answer together
     tiny: TinyModel = TinyModel()
     warmup: Warmup = Warmup()
+    shape: ModelShape = ModelShape()
 
 
 class TasksConfig(Group):
@@ -147,6 +162,7 @@ class Topology(Group):
     threads: AtLeastOne = 1  # torch threads per process, CPU only
     agent_workers: AtLeastOne = 1  # processes that run episodes in training
     gpu_memory_utilization: Share = 0.7  # of vLLM
+    gpu_memory_gib: Positive | None = None  # of one GPU, to check that the training fits; null: not checked
     cuda_graphs: Literal["decode", "compiled", "none"] = "compiled"  # of vLLM; decode: without torch.compile
 
 

@@ -87,6 +87,7 @@ class Context:
     notes: list[str] = field(default_factory=list)
     place: Place = HERE
     sweep: InSweep | None = None
+    unknown: bool = False  # for a plan: tasks or weights are not on this machine, so no result can be named or found
 
     @property
     def store(self) -> Path:

@@ -7,9 +7,7 @@ import importlib.metadata
 import logging
 import os
 import platform
-import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +24,7 @@ from tbexp.pipeline.context import HERE, Context, InSweep, Place, Untracked
 from tbexp.pipeline.files import read_json, sha256_of, write_json, write_whole
 from tbexp.pipeline.finished import given, is_finished
 from tbexp.pipeline.inputs import Inputs, reads_servers
+from tbexp.pipeline.planning import plan, short_path
 from tbexp.pipeline.progress import Progress, clock
 from tbexp.tracking import all_sent, open_run, tracker_uri, ui_line
 
@@ -150,51 +149,6 @@ def refuse_unbuilt(config: Config) -> None:
         raise UserError(problems)
 
 
-def plan(config: Config, run_dir: Path, inputs: Inputs) -> None:
-    """dry_run: what the stages would do, on stdout. Reads the tasks, writes nothing, starts nothing."""
-    with Progress(sys.stdout) as progress:
-        context = Context(config, run_dir, progress, Untracked(), inputs)
-        candidates, held_out, k = context.candidates, context.held_out, config.evaluation.attempts
-        group, training = config.group, config.training
-        rows = config.probe.rows
-        steps = {
-            "probe": f"rows of {', '.join(rows)}" if rows else _probe_plan(config, len(candidates)),
-            "select": f"by {config.buckets.by}; {config.selection.validation_fraction:.0%} for validation",
-            "train": f"{training.steps} updates of {group.groups_per_update} groups x {group.size} attempts, "
-            f"validated every {training.validate_every}",
-            "evaluate": f"{len(held_out)} held-out tasks x {k} attempts for {', '.join(config.evaluation.policies)}",
-            "report": str(run_dir / "report" / "report.html"),
-        }
-        progress.table(
-            f"plan of {config.name} in {short_path(run_dir)}; nothing was run",
-            ["stage", "would do"],
-            [(name, steps[name]) for name in STAGES if name in config.stages],
-        )
-        for policy in (config.policy, config.selection.reference.policy):
-            if policy.kind == "chat" and (policy.vllm.model or policy.vllm.tool_call_parser):
-                from tbexp.serving.vllm_server import serve_command
-
-                words = serve_command(policy.vllm, served_name=policy.endpoint.model)
-                progress.say(f"{policy.endpoint.model} by vLLM: {shlex.join(words)}")
-        if config.launcher.kind == "slurm":
-            from tbexp.pipeline.submit import planned
-
-            for line in planned(context):
-                progress.say(line)
-
-
-def _probe_plan(config: Config, tasks: int) -> str:
-    probe, reference = config.probe, config.selection.reference
-    most = " at most" if probe.kind == "adaptive" and not probe.spend_saved else ""
-    each = f"{probe.attempts} attempts{most}"
-    if probe.kind == "adaptive":
-        each += ", each until its decision can hardly change"
-    if reference.policy.kind is None:
-        return f"{tasks} tasks x {each}"
-    model = reference.policy.endpoint.model
-    return f"{tasks} tasks x {reference.attempts} attempts of {model}; then those it solves x {each}"
-
-
 def run_stages(context: Context) -> None:
     from tbexp.pipeline import stages
 
@@ -316,14 +270,6 @@ def summary(context: Context, *, table: bool) -> None:
     if (report := context.run_dir / "report" / "report.html").exists():
         rows.append(("report", short_path(report)))
     context.progress.table(f"{context.config.name} ({context.run_dir.name})", ["", "result"], rows)
-
-
-def short_path(path: Path) -> str:
-    """Relative to where one is, if that is shorter to read."""
-    try:
-        return str(path.resolve().relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
 
 
 def _alone(config: Config, stages: Sequence[str], run_dir: Path) -> None:

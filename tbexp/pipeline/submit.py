@@ -61,8 +61,8 @@ def jobs_of(context: Context) -> list[Planned]:
     early = [stage for stage in ("probe", "select") if stage in wanted]
     if "probe" in wanted and not config.probe.rows:
         if has_reference(config):
-            found += array("reference", context, reference_folder(context), "reference")
-        found += array("probe", context, probe_folder(context), "probe", names(found))
+            found += array("reference", context, store_of(context, "reference"), "reference")
+        found += array("probe", context, store_of(context, "probe"), "probe", names(found))
     if early:
         found.append(Planned("select", folder, (told(early),), names(found), small=True))
     if "train" in wanted:
@@ -73,7 +73,7 @@ def jobs_of(context: Context) -> list[Planned]:
     arrays: list[Planned] = []
     if "evaluate" in wanted and not config.evaluation.rows:
         for policy in config.evaluation.policies:
-            store = stages.evaluate_campaign(context, "base").folder if policy == "base" else folder
+            store = store_of(context, "base") if policy == "base" else folder
             after = () if policy == "base" else before
             arrays += array(f"evaluate {policy}", context, store, policy, after)
     if late:
@@ -100,6 +100,17 @@ def array(name: str, context: Context, folder: Path, campaign: str, after: tuple
     return [Planned(name, folder / FOLDER if shared else folder, tells, after, shared=shared)]
 
 
+def store_of(context: Context, campaign: str) -> Path:
+    """The store that an array of base policy or reference fills. Of a plan on a machine without tasks or weights its
+    name stays open.
+    """
+    if context.unknown:
+        return context.store / ("evaluate" if campaign == "base" else "probe") / f"<{campaign}>"
+    if campaign == "base":
+        return stages.evaluate_campaign(context, "base").folder
+    return reference_folder(context) if campaign == "reference" else probe_folder(context)
+
+
 def stages_campaign(context: Context, campaign: str) -> Campaign:
     if campaign == "reference":
         return reference_campaign(context)
@@ -107,6 +118,8 @@ def stages_campaign(context: Context, campaign: str) -> Campaign:
 
 
 def finished(context: Context, name: str) -> bool:
+    if context.unknown:
+        return False
     if name == "probe" and has_reference(context.config) and not finished(context, "reference"):
         return False  # which tasks are probed is not known before
     campaign = stages_campaign(context, name)

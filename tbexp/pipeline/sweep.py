@@ -29,8 +29,9 @@ from tbexp.errors import DEFECT, DONE, INTERRUPTED, USER, WORLD, Ending, Problem
 from tbexp.pipeline import identity
 from tbexp.pipeline.context import InSweep
 from tbexp.pipeline.files import read_json, write_json, write_whole
+from tbexp.pipeline.planning import short_path
 from tbexp.pipeline.progress import Progress
-from tbexp.pipeline.run import default_uri, short_path
+from tbexp.pipeline.run import default_uri
 from tbexp.tracking import Run, open_run, ui_line
 
 STATES = {DONE: "done", DEFECT: "defect", USER: "mistake", WORLD: "world failed", INTERRUPTED: "interrupted"}

@@ -25,7 +25,7 @@ from typing import Any
 
 from tbexp.config.schema import Config
 from tbexp.errors import Problem, Stopped, UserError, WorldFailure
-from tbexp.training import checkpoints, environment, mapping, nonfinite, processes, rows, stopping
+from tbexp.training import checkpoints, environment, estimates, mapping, nonfinite, processes, rows, stopping
 from tbexp.training.failures import FAILURES
 
 log = logging.getLogger(__name__)
@@ -136,8 +136,8 @@ def run_mark(folder: Path) -> str:
 
 def problems(config: Config) -> list[Problem]:
     """What only training can tell about a config: whether a prompt leaves room for an answer, whether verl is there
-    (for a run on this machine), and verl's keys. Cheap: verl's YAML is read only when `training.verl` has something to
-    check against it.
+    (for a run on this machine), whether the model fits the GPUs, and verl's keys. Cheap: verl's YAML is read only when
+    `training.verl` has something to check against it.
     """
     found = []
     installed = importlib.util.find_spec("verl") is not None
@@ -148,6 +148,7 @@ def problems(config: Config) -> list[Problem]:
             f"a prompt may have {mapping.prompt_limit(config)} tokens, and a conversation {config.model.max_context}"
         )
         found.append(Problem(limit, "training.max_prompt_tokens", "set it below model.max_context"))
+    found += estimates.problems(config)
     if config.training.verl and installed:
         found += mapping.check_passed_through(config.training.verl, mapping.compose([]))
     return found

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tbexp.config.checks import check, check_here, key_names
+from tbexp.config.checks import check, key_names
 from tbexp.config.compose import defaults_of, opened, plain, run_id_of
 from tbexp.config.folders import conf_folder
+from tbexp.config.here import check_here
 from tbexp.config.schema import Config
 from tbexp.config.secrets import planted, provide
 from tbexp.config.validate import validate

@@ -51,13 +51,7 @@ def test_a_group_update_is_grpo_with_the_token_mean_and_no_kl() -> None:
 def test_the_published_run_is_reproduced() -> None:
     from toy_config import composed_config
 
-    published = composed_config(
-        [
-            *("model=folder", "model.path=/m", "model.max_context=133120", "topology=h100x3"),
-            *("policy.sampling.top_p=0.95", "policy.sampling.top_k=20"),
-            *(f"{group}=published" for group in ("group", "optimizer", "training")),
-        ]
-    )
+    published = composed_config(["experiment=q38_rlft"])
     made = compose(overrides(published, model_folder=Path("/m"), folder=Path("/f")))
     assert (made.trainer.nnodes, made.trainer.n_gpus_per_node, made.trainer.total_training_steps) == (3, 8, 50)
     assert (made.data.max_prompt_length, made.data.max_response_length) == (26624, 106496)
@@ -69,6 +63,27 @@ def test_the_published_run_is_reproduced() -> None:
     assert (rollout.temperature, rollout.top_p, rollout.top_k) == (1.0, 0.95, 20)
     assert made.trainer.save_freq == 5
     assert not made.algorithm.rollout_correction.bypass_mode  # top-p changes the rollout's probabilities
+
+
+@pytest.mark.parametrize("name", ["q38_rlft", "q38_node8", "q38_lora", "smollm2"])
+def test_verls_own_validation_takes_what_the_experiments_tell_it(name: str) -> None:
+    pytest.importorskip("torch")
+    from toy_config import composed_config
+    from verl.utils.config import validate_config
+
+    made = compose(overrides(composed_config([f"experiment={name}"]), model_folder=Path("/m"), folder=Path("/f")))
+    validate_config(made, use_reference_policy=False, use_critic=False)
+
+
+def test_verls_own_validation_refuses_what_our_checks_refuse() -> None:
+    pytest.importorskip("torch")
+    from toy_config import composed_config
+    from verl.utils.config import validate_config
+
+    sdpa = composed_config(["experiment=q38_rlft", "topology.attention=sdpa"])
+    made = compose(overrides(sdpa, model_folder=Path("/m"), folder=Path("/f")))
+    with pytest.raises(ValueError, match="use_remove_padding"):
+        validate_config(made, use_reference_policy=False, use_critic=False)
 
 
 def test_old_log_probabilities_are_recomputed_unless_the_rollouts_are_the_same_numbers() -> None:

@@ -1,0 +1,132 @@
+"""What a config names and this machine lacks: files, folders, keys, packages. Looks only, writes nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from tbexp.config.checks import named_keys
+from tbexp.config.schema import Config
+from tbexp.config.secrets import key_in, read_secrets
+from tbexp.errors import Problem, UserError
+
+
+def check_here(config: Config, run_dir: Path) -> list[Problem]:
+    """Everything that is missing."""
+    return [*files(config), *environment(config), *packages(config), *writable(config, run_dir)]
+
+
+def files(config: Config) -> Iterator[Problem]:
+    root = config.tasks.root
+    if root and not Path(root).exists():
+        test_lists = [named for named in (config.tasks.candidates, config.tasks.held_out) if isinstance(named, str)]
+        what = f", and so no task list {' or '.join(test_lists)} in it" if test_lists else ""
+        yield Problem(f"there is no folder {root}{what}", "tasks.root", "a folder in ThinkingBox format")
+    elif root:
+        for key in ("candidates", "held_out"):
+            named = getattr(config.tasks, key)
+            if isinstance(named, str) and not any((base / named).exists() for base in (Path(), Path(root))):
+                yield Problem(f"there is no test list {named}, here or in {root}", f"tasks.{key}", "a YAML list")
+    if config.policy.kind == "local" and config.model.kind != "tiny" and config.model.path is not None:
+        folder = Path(config.model.path)
+        if not (folder / "config.json").is_file():
+            what = "has no config.json" if folder.is_dir() else "does not exist"
+            yield Problem(f"{folder} {what}", "model.path", "a Hugging Face folder")
+    lists = {
+        "probe.rows": config.probe.rows,
+        "evaluation.rows": config.evaluation.rows,
+        "selection.reference.rows": config.selection.reference.rows,
+    }
+    if isinstance(config.selection.exclude, str):
+        lists["selection.exclude"] = [config.selection.exclude]
+    if "parity" in config.stages:
+        lists["parity.recordings"] = config.parity.recordings
+        lists["parity.tools"] = [config.parity.tools] if config.parity.tools else []
+        yield from parity_folders(config)
+    if config.sandbox.servers is not None:
+        lists["sandbox.servers"] = [config.sandbox.servers]
+    for key, named_files in lists.items():
+        for named in named_files:
+            if not Path(named).is_file():
+                yield Problem(f"there is no file {named}", key, "name a file that exists")
+    secrets = config.launcher.secrets_file
+    if secrets is not None and not Path(secrets).is_file():
+        yield Problem(f"there is no file {secrets}", "launcher.secrets_file", "NAME=value lines, mode 0600")
+    elif secrets is not None:
+        try:
+            read_secrets(Path(secrets))
+        except UserError as error:
+            yield from error.problems
+
+
+def inputs_absent(config: Config) -> bool:
+    """Whether files that stages read before they make anything (tasks, rows) are not on this machine."""
+    return any(problem.where not in ("model.path", "launcher.secrets_file") for problem in files(config))
+
+
+def parity_folders(config: Config) -> Iterator[Problem]:
+    wanted = config.parity
+    if wanted.python is not None and not os.access(wanted.python, os.X_OK):
+        yield Problem(f"{wanted.python} is no program", "parity.python", "the python of an environment")
+    if wanted.tokenizer is not None and not (Path(wanted.tokenizer) / "tokenizer.json").is_file():
+        yield Problem(f"{wanted.tokenizer} has no tokenizer.json", "parity.tokenizer", "a Hugging Face folder")
+
+
+def environment(config: Config) -> Iterator[Problem]:
+    """Named keys that are not where the endpoint's caller will look: in the secrets file, or in the environment."""
+    if not {"probe", "train", "evaluate", "serve", "regrade", "parity"} & set(config.stages):
+        return
+    held = secrets_held(config.launcher.secrets_file)
+    for key, variable in named_keys(config):
+        if held is not None and variable in held:
+            continue
+        if config.launcher.kind == "slurm":
+            # Slurm would keep an exported key in files of its own.
+            where = config.launcher.secrets_file or "launcher.secrets_file, which is not set"
+            fix = f"write {variable}=... into a file of mode 0600 and name it in launcher.secrets_file"
+            yield Problem(f"on a cluster {variable} is read from {where}, and is not there", key, fix)
+        elif wrong := key_in(variable)[1]:
+            yield Problem(wrong, key, f"export {variable}=..., or name another one; null: it needs no key")
+
+
+def secrets_held(file: str | None) -> set[str] | None:
+    """Names in the secrets file; None: there is none, or it is wrong, which `files` tells."""
+    try:
+        return None if file is None else set(read_secrets(Path(file)))
+    except UserError:
+        return None
+
+
+def packages(config: Config) -> Iterator[Problem]:
+    """Those that the stages import; of a cluster's job the node's own count."""
+    needed: tuple[str, ...] = ()
+    if config.policy.kind == "local" and config.launcher.kind == "local":
+        if {"probe", "train", "evaluate"} & set(config.stages):
+            needed = ("torch", "transformers")
+        if "train" in config.stages:
+            needed += ("verl", "ray", "tensordict", "transfer_queue")
+        if "train" in config.stages and config.topology.rollout == "vllm":
+            needed += ("vllm",)
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        extra = "gpu" if config.topology.device == "cuda" else "train"
+        what = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
+        yield Problem(
+            f"{what}, and the stages {', '.join(config.stages)} need {'it' if len(missing) == 1 else 'them'}",
+            "policy.kind",
+            f"pip install 'tbexp[{extra}]', or policy=chat with an endpoint",
+        )
+
+
+def writable(config: Config, run_dir: Path) -> Iterator[Problem]:
+    if "doctor" in config.stages:
+        return
+    for key, folder in (("hydra.run.dir", run_dir), ("store", Path(config.store))):
+        folder = folder.absolute()
+        place = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        if not place.is_dir():
+            yield Problem(f"{folder} cannot be made: {place} is a file", key, "name another folder")
+        elif not os.access(place, os.W_OK | os.X_OK):
+            yield Problem(f"{folder} cannot be written: no right to write in {place}", key, "name another folder")

@@ -1,0 +1,116 @@
+"""dry_run: what a run would do, what it would take, and what this machine lacks for it, on stdout.
+
+Reads tasks and verl's configuration files, writes nothing, starts nothing, imports neither torch nor verl. Decided
+here: that what is missing is told and fails nothing, since the machine that plans is seldom the one that trains; what
+cannot work anywhere has ended the command before (`config.checks`, `training.problems`).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tbexp.config.here import check_here
+from tbexp.config.schema import STAGES, Config
+from tbexp.errors import UserError
+from tbexp.pipeline.context import Context, Untracked
+from tbexp.pipeline.inputs import Inputs, problems_of
+from tbexp.pipeline.progress import Progress
+
+
+def plan(config: Config, run_dir: Path, inputs: Inputs) -> None:
+    """Raises UserError when verl refuses what it would be told."""
+    with Progress(sys.stdout) as progress:
+        context = Context(config, run_dir, progress, Untracked(), inputs)
+        missing = check_here(config, run_dir)
+        context.unknown = bool(problems_of(config, inputs)) or any(p.where == "model.path" for p in missing)
+        steps = stage_plans(config, run_dir, context)
+        progress.table(
+            f"plan of {config.name} in {short_path(run_dir)}; nothing was run",
+            ["stage", "would do"],
+            [(name, steps[name]) for name in STAGES if name in config.stages],
+        )
+        for policy in (config.policy, config.selection.reference.policy):
+            if policy.kind == "chat" and (policy.vllm.model or policy.vllm.tool_call_parser):
+                from tbexp.serving.vllm_server import serve_command
+
+                words = serve_command(policy.vllm, served_name=policy.endpoint.model)
+                progress.say(f"{policy.endpoint.model} by vLLM: {shlex.join(words)}")
+        if "train" in config.stages and config.topology.device == "cuda":
+            from tbexp.training import estimates
+
+            progress.table("estimates", ["of", "about"], estimates.lines(config))
+        if missing:
+            progress.say(f"\nnot on this machine ({len(missing)}); a run would stop at it")
+            for problem in missing:
+                progress.say(f"  - {problem}")
+        if "train" in config.stages:
+            for line in verl_plan(config, run_dir):
+                progress.say(line)
+        if config.launcher.kind == "slurm":
+            from tbexp.pipeline.submit import planned
+
+            for line in planned(context):
+                progress.say(line)
+
+
+def stage_plans(config: Config, run_dir: Path, context: Context) -> dict[str, str]:
+    """A sentence for each stage. Tasks that cannot be read here are not counted."""
+    group, training, k = config.group, config.training, config.evaluation.attempts
+    rows = config.probe.rows
+    try:
+        candidates, held_out = f"{len(context.candidates)} tasks", f"{len(context.held_out)} held-out tasks"
+    except UserError:
+        candidates, held_out = "tasks (not here)", "held-out tasks (not here)"
+    return {
+        "probe": f"rows of {', '.join(rows)}" if rows else probe_plan(config, candidates),
+        "select": f"by {config.buckets.by}; {config.selection.validation_fraction:.0%} for validation",
+        "train": f"{training.steps} updates of {group.groups_per_update} groups x {group.size} attempts, "
+        f"validated every {training.validate_every}",
+        "evaluate": f"{held_out} x {k} attempts for {', '.join(config.evaluation.policies)}",
+        "report": str(run_dir / "report" / "report.html"),
+    }
+
+
+def probe_plan(config: Config, tasks: str) -> str:
+    probe, reference = config.probe, config.selection.reference
+    most = " at most" if probe.kind == "adaptive" and not probe.spend_saved else ""
+    each = f"{probe.attempts} attempts{most}"
+    if probe.kind == "adaptive":
+        each += ", each until its decision can hardly change"
+    if reference.policy.kind is None:
+        return f"{tasks} x {each}"
+    model = reference.policy.endpoint.model
+    return f"{tasks} x {reference.attempts} attempts of {model}; then those it solves x {each}"
+
+
+def verl_plan(config: Config, run_dir: Path) -> Iterator[str]:
+    """The command line that stands for the training: the same overrides go to verl's main_ppo, in a process of tbexp's
+    that watches it. Its folder is linked from the run's, under a name that the pool decides.
+    """
+    from tbexp.training import mapping
+
+    path = Path(config.model.path) if config.model.kind == "folder" and config.model.path else Path(config.model.name)
+    made = mapping.overrides(config, model_folder=path.absolute(), folder=(run_dir / "train").absolute())
+    yield "\n# ---- verl"
+    yield " \\\n  ".join(["python -m verl.trainer.main_ppo", *(shlex.quote(line) for line in made)])
+    if config.topology.device != "cuda":
+        return  # nothing that this machine could not simply try
+    try:
+        version = importlib.metadata.version("verl")
+    except importlib.metadata.PackageNotFoundError:
+        yield "\nverl is not installed here, so its own configuration was not composed with these"
+        return
+    mapping.compose(made)
+    yield f"\nverl {version} composes its configuration with these {len(made)} overrides"
+
+
+def short_path(path: Path) -> str:
+    """Relative to where one is, if that is shorter to read."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

@@ -1,0 +1,77 @@
+"""`experiment=q38_rlft` on a machine that has neither GPU nor model nor tasks.
+
+`TBEXP_GOLDEN=1 pytest tests/cluster/test_reference_run.py` writes the golden file anew.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tbexp
+from tbexp.app import main
+
+GOLDEN = Path(__file__).parent / "golden" / "q38_rlft.txt"
+ROOT = Path(tbexp.__file__).resolve().parent.parent
+PLAN = ["experiment=q38_rlft", "launcher=slurm", "dry_run=true"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nowhere")
+
+
+def test_the_plan_of_the_published_run_is_as_written_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(PLAN) == 0
+    text = capsys.readouterr().out.partition("\n# ---- reference")[0]  # sbatch's text is test_dry_run's
+    text = re.sub(r"seed1-[0-9a-f]{8}", "<run>", text.replace(str(tmp_path), "<here>"))
+    text = "".join(f"{line.rstrip()}\n" for line in text.splitlines() if not line.startswith("verl "))
+    if os.environ.get("TBEXP_GOLDEN"):
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_plan_has_a_job_for_each_stage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(PLAN) == 0
+    out = capsys.readouterr().out
+    assert out.count("#!/bin/bash") == 7
+    assert "train             3 nodes, 8 GPUs each, after select" in out
+    assert "#SBATCH --nodes=3" in out and "#SBATCH --gpus-per-node=8" in out
+
+
+def test_shapes_that_do_not_divide_are_told_together_with_their_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*PLAN, "topology.rollout_tensor_parallel=3", "group.groups_per_update=17"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("tbexp: 2 problems")
+    assert "8 is not a multiple of 3" in said
+    assert "17 x 8 = 136 attempts per update is not a multiple of 6" in said
+
+
+def test_what_does_not_fit_is_told_before_anything_is_queued(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*PLAN, "topology.nodes=1", "training.verl={}"]) == 2
+    assert "of a GPU that has 79.6" in capsys.readouterr().err
+
+
+def test_without_the_plan_what_is_missing_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(PLAN[:2]) == 2
+    said = capsys.readouterr().err
+    assert all(key in said for key in ("tasks.root", "model.path", "user.endpoint.api_key_env"))
+
+
+def test_a_plan_imports_no_heavy_package(tmp_path: Path) -> None:
+    code = (
+        "import sys; from tbexp.app import main; code = main(sys.argv[1:]); "
+        "heavy = [n for n in ('torch', 'verl', 'ray', 'vllm', 'mlflow') if n in sys.modules]; "
+        "sys.exit(f'imported {heavy}' if heavy else code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *PLAN], env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,117 @@
+"""Estimates against figures worked out by hand, and their laws."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tbexp.training import estimates
+from tbexp.training.estimates import GIB
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+SHAPE = {"parameters_billion": 10.0, "layers": 10, "attention_layers": 5, "hidden": 1000, "intermediate": 3000}
+SHAPE |= {"heads": 8, "kv_heads": 2, "head_dim": 125, "vocabulary": 100_000}
+GPUS = {"device": "cuda", "rollout": "vllm", "nodes": 2, "gpus_per_node": 5, "offload": True, "gpu_memory_gib": 80.0}
+
+
+def config(**changes: dict[str, Any]) -> Any:
+    from toy_config import toy_config
+
+    model = {"shape": SHAPE, "max_context": 10_000} | changes.pop("model", {})
+    return toy_config(model=model, topology=GPUS | changes.pop("topology", {}), **changes)
+
+
+def shape_of(made: Any) -> estimates.Shape:
+    shape = estimates.shape_of(made)
+    assert shape is not None
+    return shape
+
+
+def test_memory_is_the_sum_that_the_docstring_tells() -> None:
+    made = config(topology={"sequence_parallel": 2})
+    parts = estimates.trainer_memory(made, shape_of(made))
+    layer = (10e9 - 2 * 1e8) / 10
+    assert parts["weights, gradients and Adam"] == 16 * 10e9 / 10
+    assert parts["gathered layers"] == 2 * (2 * layer + 2e8) + 4 * layer
+    assert parts["kept between layers"] == 2 * 5000 * 1000 * 10
+    assert parts["the layer under way"] == 34 * 5000 * 1000
+    assert parts["logits"] == 12 * 512 * 100_000
+
+
+def test_generation_holds_weights_and_keys_and_values() -> None:
+    made = config(topology={"rollout_tensor_parallel": 5})
+    weights, one = estimates.rollout_memory(made, shape_of(made))
+    assert weights == 2 * 10e9 / 5
+    assert one == 2 * 2 * 10_000 * 5 * 2 * 125 / 2  # two key-value heads cannot be divided by five
+
+
+def test_disk_holds_what_is_kept_the_best_and_what_is_being_written() -> None:
+    made = config(training={"keep_checkpoints": 2})
+    assert estimates.disk(made, shape_of(made)) == (12 * 10e9, 2 * 10e9, 4)
+
+
+def test_offloading_moves_state_to_the_host() -> None:
+    kept = config(topology={"offload": False})
+    assert estimates.host_memory(config(), shape_of(kept))[0] == 12 * 10e9 / 2
+    assert estimates.host_memory(kept, shape_of(kept))[0] == 0
+    assert estimates.resident(kept, shape_of(kept)) == 12 * 10e9 / 10
+    assert estimates.resident(config(), shape_of(kept)) == 0
+
+
+def test_lora_trains_its_own_matrices_only() -> None:
+    made = config(training={"verl": {"actor_rollout_ref": {"model": {"lora_rank": 16}}}})
+    trained = estimates.trained_parameters(made, shape_of(made))
+    assert trained == 16 * 10 * (2 * 2000 + 2 * 1250 + 3 * 4000)
+    assert estimates.trainer_memory(made, shape_of(made))["weights, gradients and Adam"] == (4e10 + 12 * trained) / 10
+
+
+@pytest.mark.parametrize(
+    ("topology", "where"),
+    [
+        ({}, []),
+        ({"gpu_memory_gib": 15.0}, ["topology.gpu_memory_gib", "topology.rollout_tensor_parallel"]),
+        ({"gpu_memory_gib": None, "offload": False}, []),
+        ({"offload": False, "gpu_memory_utilization": 0.9}, ["topology.gpu_memory_utilization"]),
+        ({"gpu_memory_utilization": 0.2}, ["topology.rollout_tensor_parallel"]),
+        ({"sequence_parallel": 5}, ["topology.sequence_parallel"]),  # of 8 heads
+        ({"device": "cpu", "rollout": "transformers", "gpu_memory_gib": 1.0}, []),
+    ],
+)
+def test_what_does_not_fit_names_the_key_to_change(topology: dict[str, Any], where: list[str]) -> None:
+    assert [problem.where for problem in estimates.problems(config(topology=topology))] == where
+
+
+def test_a_model_of_unknown_shape_is_not_judged() -> None:
+    made = config(model={"shape": {}})
+    assert list(estimates.problems(made)) == []
+    assert "not estimated" in estimates.lines(made)[0][1]
+
+
+def test_a_folder_that_is_there_says_its_own_shape(tmp_path: Path) -> None:
+    text = {"num_hidden_layers": 4, "layer_types": ["linear_attention", "full_attention"] * 2, "hidden_size": 64}
+    text |= {"intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000}
+    (tmp_path / "config.json").write_text(json.dumps({"text_config": text, "dtype": "bfloat16"}))
+    made = config(model={"path": str(tmp_path)})
+    assert shape_of(made).source == "model.shape"  # no weights yet
+    (tmp_path / "model.safetensors").write_bytes(bytes(2000))
+    found = shape_of(made)
+    assert (found.parameters, found.layers, found.attention_layers, found.head_dim) == (1000, 4, 2, 16)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 8), st.sampled_from([1, 2, 4, 8]), st.integers(1000, 200_000))
+def test_more_nodes_and_a_shorter_context_never_take_more_of_a_gpu(nodes: int, parallel: int, context: int) -> None:
+    def needed(nodes: int, context: int) -> float:
+        topology = {"nodes": nodes, "gpus_per_node": 8, "sequence_parallel": parallel}
+        made = config(topology=topology, model={"max_context": context})
+        return sum(estimates.trainer_memory(made, shape_of(made)).values()) / GIB
+
+    assert needed(nodes + 1, context) < needed(nodes, context)
+    assert needed(nodes, context) <= needed(nodes, context + 1000)
