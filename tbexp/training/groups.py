@@ -51,11 +51,11 @@ class Ledger:
                 found.append(
                     {
                         "step": step,
-                        "draw": self.draws.get(uid, 0),
+                        "draw": int(self.draws.get(uid, 0)),
                         "task": mine[0].get("task"),
                         "kind": self.kinds[uid],
                         "used": uid in chosen,
-                        "rewards": [a["reward"] for a in mine],
+                        "rewards": [float(a["reward"]) for a in mine],
                     }
                 )
         return found
