@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -82,6 +83,7 @@ class Context:
     inputs: Inputs = field(default_factory=Inputs)
     given: str = ""  # hash of what the stages are given
     seconds: dict[str, float] = field(default_factory=dict)
+    building: float = 0.0  # seconds spent on the base policy, within whichever stage needed it first
     results: list[tuple[str, str]] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -149,7 +151,11 @@ class Context:
         if (folder / "config.json").exists():
             bar.done("built before")
         else:
-            build_base(model, folder, device=self.config.topology.device, progress=show)
+            start = time.monotonic()
+            try:
+                build_base(model, folder, device=self.config.topology.device, progress=show)
+            finally:
+                self.building += time.monotonic() - start
             bar.done(str(folder))
         return folder.resolve()
 

@@ -30,6 +30,8 @@ from tbexp.tracking import all_sent, open_run, tracker_uri, ui_line
 
 log = logging.getLogger(__name__)
 
+BUILDING = "base policy"  # its time, beside the stages'
+
 PACKAGES = (
     *("hydra-core", "omegaconf", "numpy", "scipy", "mcp", "mlflow", "torch", "transformers", "verl", "ray"),
     *("tensordict", "TransferQueue", "vllm"),
@@ -168,13 +170,18 @@ def run_stages(context: Context) -> None:
     for name in STAGES:
         if name not in config.stages:
             continue
-        start = time.monotonic()
+        start, built = time.monotonic(), context.building
         before = context.seconds.get(name, 0.0)
+        log.info("%s begins", name)
         try:
             functions[name](context)
         finally:
             # Time of all starts together: a run that was killed and went on has paid for both.
-            context.seconds[name] = round(before + time.monotonic() - start, 1)
+            built = context.building - built
+            if built:
+                context.seconds[BUILDING] = round(context.seconds.get(BUILDING, 0.0) + built, 1)
+            context.seconds[name] = round(before + time.monotonic() - start - built, 1)
+            log.info("%s ends after %.1f s", name, time.monotonic() - start)
             write_manifest(context)
     write_manifest(context, finished=context.given)
 
@@ -265,7 +272,8 @@ def summary(context: Context, *, table: bool) -> None:
             context.tracker.metric(f"time/{name}_seconds", seconds)
     if not table:
         return
-    times = ", ".join(f"{name} {clock(s)}" for name, s in context.seconds.items() if name in context.config.stages)
+    told = [BUILDING, *(stage for stage in STAGES if stage in context.config.stages)]
+    times = ", ".join(f"{name} {clock(context.seconds[name])}" for name in told if name in context.seconds)
     rows: list[tuple[Any, Any]] = [*context.results, ("time", times), ("folder", short_path(context.run_dir))]
     if (report := context.run_dir / "report" / "report.html").exists():
         rows.append(("report", short_path(report)))
@@ -313,3 +321,4 @@ def quiet_environment() -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request

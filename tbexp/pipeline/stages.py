@@ -7,6 +7,7 @@ it share it. Each stage says so when it finds its result finished.
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +32,8 @@ from tbexp.tasks import Task, benchmark_uids, is_benchmark, refuse_benchmark
 
 if TYPE_CHECKING:
     from tbexp.policy import Policy
+
+log = logging.getLogger(__name__)
 
 
 def evaluate_campaign(run: Context, policy: str) -> Campaign:
@@ -200,8 +203,19 @@ def train(run: Context) -> None:
     write_json(folder / "result.json", done)
     for name in ("metrics.jsonl", "result.json"):  # also of a training that another run has made
         run.tracker.artifact(run.run_dir / "train" / name, "train")
-    run.results.append(("train", f"{steps} updates on {len(train_tasks)} tasks; chosen: step {done['chosen_step']}"))
+    told = f"{steps} updates on {len(train_tasks)} tasks; chosen: step {done['chosen_step']}"
+    if without_signal(folder / "metrics.jsonl"):
+        told += "; no group was mixed, so the weights are those of the base policy"
+        log.warning("train: no group of any update was mixed, so nothing was learned and the weights are unchanged")
+    run.results.append(("train", told))
     sum_up(run, pool, folder / "metrics.jsonl")
+
+
+def without_signal(metrics: Path) -> bool:
+    """Whether there were updates, and none had a group whose attempts differ in reward."""
+    rows = [json.loads(line)["data"] for line in metrics.read_text().splitlines()] if metrics.exists() else []
+    mixed = [row["train/groups/mixed"] for row in rows if "train/groups/mixed" in row]
+    return bool(mixed) and not any(mixed)
 
 
 def evaluate(run: Context) -> None:

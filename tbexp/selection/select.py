@@ -367,7 +367,7 @@ def _finish(
 
 def _nothing_kept(total: int, removed: Mapping[str, int]) -> UserError:
     gates = [reason for reason in REASONS if removed[reason]]
-    what = ", ".join(f"{reason} {removed[reason]}" for reason in gates)
+    what = ", ".join(f"{removed[reason]} {reason.replace('_', ' ')}" for reason in gates)
     worst = max(gates, key=lambda reason: removed[reason], default="")
     return UserError(
         Problem(

@@ -1,8 +1,8 @@
 """Processes of one training: found again by a mark in their environment, ended without leaving one behind.
 
 Ray's processes start process groups of their own, so a group or session does not reach them all; an inherited variable
-does, but for Ray's agents, which write their title over their environment: those are known by the open files that they
-have in the run's temporary folder. Only processes found in one of these two ways are ever signalled.
+does, but for Ray's agents, which write their title over their environment or a part of it: those are known by the open
+files that they have in the run's temporary folder. Only processes found in one of these two ways are ever signalled.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ def marked(mark: str) -> list[int]:
         try:
             environment = (folder / "environ").read_bytes()
             state = (folder / "stat").read_text().rsplit(")", 1)[1].split()[0]
+            title = (folder / "cmdline").read_bytes()
         except OSError:
             continue
         if state in "ZX":
             continue
-        blank = bool(environment) and not environment.strip(b"\0 ")
-        if wanted in environment.split(b"\0") or (blank and _writes_to(folder, temp_folder(mark))):
+        titled = title.startswith(b"ray::") or (bool(environment) and not environment.strip(b"\0 "))
+        if wanted in environment.split(b"\0") or (titled and _writes_to(folder, temp_folder(mark))):
             found.append(pid)
     return found
 

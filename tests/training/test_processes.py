@@ -5,7 +5,8 @@ import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
+
+import pytest
 
 from tbexp.training import processes
 from tbexp.training.warm_workers import worker_call
@@ -49,7 +50,8 @@ def test_a_forked_worker_gets_what_rays_own_start_would_have_given_it() -> None:
     assert worker_call(order) == ({"A": "1", "RANK": "0"}, ["/ray/default_worker.py", "--raylet-name=r"])
 
 
-def test_a_process_that_wrote_over_its_environment_is_found_by_its_open_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "share"), [(sys.executable, 1), ("ray::Agent", 2)])
+def test_a_process_that_wrote_over_its_environment_is_found_by_its_open_files(name: str, share: int) -> None:
     mark = f"test{os.getpid()}"
     folder = processes.temp_folder(mark)
     folder.mkdir()
@@ -57,10 +59,11 @@ def test_a_process_that_wrote_over_its_environment_is_found_by_its_open_files(tm
         "import ctypes, sys, time\n"
         "log = open(sys.argv[1] + '/log', 'w')\n"
         "start, end = map(int, open('/proc/self/stat').read().rsplit(')', 1)[1].split()[47:49])\n"
-        "ctypes.memset(start, 0, end - start)\n"
+        "ctypes.memset(start, 0, (end - start) // int(sys.argv[2]))\n"
         "print('blank', flush=True); time.sleep(60)\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE)
+    command = [name, "-c", program, str(folder), str(share)]
+    process = subprocess.Popen(command, executable=sys.executable, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None and process.stdout.readline() == b"blank\n"
         assert processes.marked(mark) == [process.pid]
