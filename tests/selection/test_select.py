@@ -118,7 +118,7 @@ def test_an_empty_pool_says_which_gate_removed_how_many() -> None:
         choose(selection=selection(min_clean=9))
     text = str(caught.value)
     assert (
-        "no task of 8 is kept" in text and "insufficient_clean_runs 8" in text and "difficulty_not_retained 2" in text
+        "no task of 8 is kept" in text and "8 insufficient clean runs" in text and "2 difficulty not retained" in text
     )
     assert "lower selection.min_clean" in text
 
