@@ -108,7 +108,7 @@ async def _campaign(
 
         async def worker() -> None:
             while (key := await queue.next()) is not None:
-                await queue.ended(wanted.then(await attempt(*key)))
+                queue.ended(wanted.then(await attempt(*key)))
 
         async with asyncio.TaskGroup() as group:
             for _ in range(min(config.policy.concurrency, wanted.most)):
@@ -120,31 +120,32 @@ async def _campaign(
 class _Queue:
     """What is still to be run; an attempt that ends may add to it.
 
-    Attempt by attempt, not task by task: whoever looks in between sees all tasks evenly covered.
+    Attempt by attempt, not task by task: whoever looks in between sees all tasks evenly covered. An event and no
+    condition: a campaign that ended early was seen to hang when it was one, whose lock cancelled workers take again.
     """
 
     def __init__(self, keys: Iterable[Key]):
         self._waiting = [(number, uid) for uid, number in keys]
         heapq.heapify(self._waiting)
         self._running = 0
-        self._changed = asyncio.Condition()
+        self._changed = asyncio.Event()
 
     async def next(self) -> Key | None:
         """The next one, waiting for it while others run that may add some; None: there is no more."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._waiting or not self._running)
-            if not self._waiting:
-                return None
-            self._running += 1
-            number, uid = heapq.heappop(self._waiting)
-            return uid, number
+        while not self._waiting and self._running:
+            self._changed.clear()
+            await self._changed.wait()
+        if not self._waiting:
+            return None
+        self._running += 1
+        number, uid = heapq.heappop(self._waiting)
+        return uid, number
 
-    async def ended(self, more: Iterable[Key]) -> None:
-        async with self._changed:
-            self._running -= 1
-            for uid, number in more:
-                heapq.heappush(self._waiting, (number, uid))
-            self._changed.notify_all()
+    def ended(self, more: Iterable[Key]) -> None:
+        self._running -= 1
+        for uid, number in more:
+            heapq.heappush(self._waiting, (number, uid))
+        self._changed.set()
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -213,7 +213,7 @@ def train(run: Context) -> None:
 
 def without_signal(metrics: Path) -> bool:
     """Whether there were updates, and none had a group whose attempts differ in reward."""
-    rows = [json.loads(line)["data"] for line in metrics.read_text().splitlines()] if metrics.exists() else []
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
     mixed = [row["train/groups/mixed"] for row in rows if "train/groups/mixed" in row]
     return bool(mixed) and not any(mixed)
 
