@@ -171,7 +171,7 @@ def ask(
             [python, "-P", str(SCRIPT), str(source), str(target)], capture_output=True, text=True, cwd=scratch
         )
         if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            last = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode} and no message"])[-1]
             fix = f"parity.python=PYTHON of an environment that has {reader}, or leave it out of parity.readers"
             raise UserError(Problem(f"{reader} cannot read here: {last}", "parity.readers", fix))
         answer = json.loads(target.read_text(encoding="utf-8"))

@@ -6,9 +6,12 @@
                                                         loaded by transformers (gguf_file=...) and saved as a folder
     python tests/interpret/record.py smollm2_forced FOLDER      the same, its answers begun for it with `<tool_call>`
 
-Each writes its own file. Row: id, model, format, tools (a name in tools.json, or the tools), thinking (whether the
-model thinks), thinking_open (whether the template opened the thought), output, how it was made, and tbexp's reading of
-it when it was recorded. Sampling is seeded; other versions of torch give other outputs.
+    python tests/interpret/record.py vllm FILE      vLLM's readings, as `tbexp stages=[parity] parity=vllm` wrote them
+    python tests/interpret/record.py differences    the differences as docs/parity.md shows them
+
+Each but the last writes its own file. Row: id, model, format, tools (a name in tools.json, or the tools), thinking
+(whether the model thinks), thinking_open (whether the template opened the thought), output, how it was made, and
+tbexp's reading of it when it was recorded. Sampling is seeded; other versions of torch give other outputs.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from tbexp.interpret.rendering import chat_tool
 from tbexp.interpret.typing_rules import UNDECLARED
 
 HERE = Path(__file__).parent / "recordings"
+CORPUS = ("rules", "tiny", "smollm2", "smollm2_forced")
 
 
 def tool(name: str, description: str, **properties: dict[str, Any]) -> ToolSpec:
@@ -371,11 +375,50 @@ def forced(folder: str) -> Iterator[dict[str, Any]]:
     return smollm2_rows(folder, FORCED_WAYS, "<tool_call>\n")
 
 
+def keep_vllm(file: str) -> None:
+    formats = {}
+    for name in CORPUS:
+        for line in (HERE / f"{name}.jsonl").read_text(encoding="utf-8").splitlines():
+            formats[json.loads(line)["id"]] = json.loads(line)["format"]
+    kept: dict[str, list[str]] = {"qwen3_xml": [], "hermes": []}
+    for line in Path(file).read_text(encoding="utf-8").splitlines():
+        reading = json.loads(line)
+        del reading["output"]
+        kept[formats[reading["id"]]].append(json.dumps(reading) + "\n")
+    for format, lines in kept.items():
+        (HERE / f"vllm-{format}.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+def show_differences() -> None:
+    from differences import markdown
+
+    from tbexp.serving.parity import ask, compare
+    from tbexp.serving.recordings import read_recordings, read_tools
+
+    files = [HERE / f"{name}.jsonl" for name in CORPUS]
+    corpus = read_recordings(files, model="m", format="qwen3_xml", tools=read_tools(HERE / "tools.json"))
+    lines = [line for name in ("qwen3_xml", "hermes") for line in (HERE / f"vllm-{name}.jsonl").open(encoding="utf-8")]
+    vllm = {row["id"]: row for row in map(json.loads, lines)}
+    verl: dict[str, Any] = {}
+    for format, parser in (("qwen3_xml", "qwen3_coder"), ("hermes", "hermes")):
+        some = [each for each in corpus if each.format == format]
+        verl |= zip(
+            (each.id for each in some), ask("verl", some, python=sys.executable, tool_parser=parser)[2], strict=True
+        )
+    found = {
+        "vLLM 0.24.0": compare(corpus, "vllm", [vllm[each.id] for each in corpus], ["reasoning", "text", "calls"])[1],
+        "verl 0.9.1": compare(corpus, "verl", [verl[each.id] for each in corpus], ["calls"])[1],
+    }
+    sys.stdout.write(markdown(found))
+
+
 def main() -> None:
     from tbexp.samples.tools import TOOLS
 
     NAMED["rental_desk"] = TOOLS
     what, *folder = sys.argv[1:] or ["rules"]
+    if what in ("vllm", "differences"):
+        return keep_vllm(*folder) if what == "vllm" else show_differences()
     makers = {"rules": lambda: rule_rows(), "tiny": tiny_rows, "smollm2": smollm2_rows, "smollm2_forced": forced}
     write(what, makers[what](*folder))
 
