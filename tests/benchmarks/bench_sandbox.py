@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import logging
 import os
 import resource
 import statistics
@@ -242,6 +243,7 @@ async def graded(grader: Grader, cases: Sequence[tuple[Task, TestContext]], coun
 
 
 def main() -> None:
+    logging.disable(logging.WARNING)  # a server without a knowledge base has none to tear down, and says so
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, help="a checkout of the public benchmark's data")
     parser.add_argument("--python", default=sys.executable, help="interpreter that has its servers' packages")

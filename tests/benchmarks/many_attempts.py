@@ -121,13 +121,13 @@ def main() -> int:
     for tasks, attempts, at_once in ((args.at_once, 1, args.at_once), (args.tasks, args.attempts, 64)):
         total, start = tasks * attempts, time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
-            look_at = [total // 10, total // 2, total - at_once // 2]  # while sessions come and go
+            look_at = [total // 10, total // 2, total - at_once // 4]  # while sessions come and go
             policy, errors, passed = campaign(sample(tasks), attempts, at_once, look_at, Path(folder))
         seconds = time.perf_counter() - start
         print(
             f"{total} attempts, {at_once} at once: {passed} passed, system errors: {errors or 'none'}; {seconds:.0f} s"
         )
-        for when, seen in zip(("a tenth", "half", "the end"), policy.seen, strict=True):
+        for when, seen in zip(("a tenth", "half", "the end"), policy.seen, strict=False):
             print(f"  {when:8} {seen}", flush=True)
         failed += sum(errors.values())
     return 1 if failed else 0
