@@ -207,20 +207,21 @@ class Launcher:
                 return
             except BlockingIOError:  # the launcher is behind: a burst of sessions
                 await asyncio.sleep(0.002)
-            except OSError:
-                self._fail("it ended")
+            except OSError as error:
+                self._fail(self._end(error))
         raise WorldError("server_crashed", f"the launcher of {self.name} ended")
 
     def _readable(self) -> None:
         for _ in range(64):
+            failure: OSError | None = None
             try:
                 data = self._socket.recv(1 << 17)
             except BlockingIOError:
                 return
-            except OSError:
-                data = b""
+            except OSError as error:
+                data, failure = b"", error
             if not data:
-                self._fail("it ended")
+                self._fail(self._end(failure))
                 return
             self._message(json.loads(data))
 
@@ -245,6 +246,20 @@ class Launcher:
                 answer.set_exception(WorldError("server_init", f"no process for a session: {message['error']}"))
         elif not self.up.done():
             self.up.set_result(message)
+
+    def _end(self, error: OSError | None) -> str:
+        """How the process ended, or that it lives and cannot be reached, with its last output."""
+        code: int | None = None
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # its files close a moment before it can be reaped
+                code = self._process.wait(0.2)
+        ended = "it cannot be reached" if code is None else "it ended"
+        if code is not None:
+            ended += f" (killed by {signal.Signals(-code).name})" if code < 0 else f" (exit status {code})"
+        elif error is not None:
+            ended += f" ({error.strerror})"
+        text = self._log.text()
+        return f"{ended}; its last output:\n{text}" if text else ended
 
     def _fail(self, reason: str) -> None:
         if self.dead:

@@ -101,6 +101,7 @@ def test_a_launcher_that_dies_fails_its_sessions_and_is_replaced(server, config)
                         await session.call("count", {})
                         await asyncio.sleep(0.01)
                 assert caught.value.kind == "server_crashed"
+                assert launcher._end(None) == "it ended (killed by SIGKILL)"
             async with sandbox.session(STOCK, ["count"]) as session:
                 assert await session.call("count", {}) == "1"
 
