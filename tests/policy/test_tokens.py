@@ -31,6 +31,8 @@ class Words:
 
 
 class Talk:
+    thinking_open, said = False, ""
+
     def __init__(self, tokens: list[int]):
         self.tokens, self.turn, self.logprobs = tokens, 0, [0.0] * len(tokens)
 
