@@ -1,8 +1,9 @@
 """dry_run: what a run would do, what it would take, and what this machine lacks for it, on stdout.
 
-Reads tasks and verl's configuration files, writes nothing, starts nothing, imports neither torch nor verl. Decided
-here: that what is missing is told and fails nothing, since the machine that plans is seldom the one that trains; what
-cannot work anywhere has ended the command before (`config.checks`, `training.problems`).
+Reads tasks, verl's configuration files and, of a model's folder that is here, the tokenizer; writes nothing, starts
+nothing, imports no verl. Decided here: that what is missing is told and fails nothing, since the machine that plans is
+seldom the one that trains; what cannot work anywhere has ended the command before (`config.checks`,
+`training.problems`) or ends it here.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ from tbexp.config.schema import STAGES, Config
 from tbexp.errors import UserError
 from tbexp.pipeline.context import Context, Untracked
 from tbexp.pipeline.inputs import Inputs, problems_of
+from tbexp.pipeline.preflight import template_problems
 from tbexp.pipeline.progress import Progress
 
 
 def plan(config: Config, run_dir: Path, inputs: Inputs) -> None:
-    """Raises UserError when verl refuses what it would be told."""
+    """Raises UserError when verl refuses what it would be told, or the model's template is not `model.format`."""
+    if wrong := template_problems(config):
+        raise UserError(wrong)
     with Progress(sys.stdout) as progress:
         context = Context(config, run_dir, progress, Untracked(), inputs)
         missing = check_here(config, run_dir)

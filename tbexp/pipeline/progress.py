@@ -1,7 +1,7 @@
 """What a person sees while a run works.
 
 Decided here: a live bar per stage on a terminal, a few plain lines everywhere else (no control characters in a log
-file), and one table at the end. Everything goes to stderr, so that stdout stays free for results. Which numbers are
+file), and one table at the end. Tables are results and go to stdout, everything else goes to stderr. Which numbers are
 shown is the stages' choice.
 """
 
@@ -28,17 +28,21 @@ Field = str | int | float
 class Progress:
     """Shows the stages of one run. Its bars may be moved from any thread.
 
-    stream: where to write, stderr if not given. quiet_seconds: between two lines of a stage that no terminal shows.
+    stream: where to write; if not given, tables go to stdout and all else to stderr. quiet_seconds: between two lines
+    of a stage that no terminal shows.
     """
 
     def __init__(self, stream: IO[str] | None = None, *, quiet_seconds: float = QUIET_SECONDS):
         # Reads the environment too: NO_COLOR, TERM=dumb and FORCE_COLOR count, as rich documents them.
         from rich.console import Console
 
+        def console(stream: IO[str]) -> Console:
+            return Console(file=stream, force_terminal=None if stream.isatty() else False)
+
         self._stream = stream or sys.stderr
-        self.live = self._stream.isatty()
-        self._console: Console = Console(file=self._stream, force_terminal=None if self.live else False)
-        self.live = self.live and not self._console.is_dumb_terminal
+        self._console: Console = console(self._stream)
+        self._results: Console = console(stream or sys.stdout)
+        self.live = self._stream.isatty() and not self._console.is_dumb_terminal
         self._quiet_seconds = quiet_seconds
         self._lock = threading.RLock()
         self._bars: Bars | None = None
@@ -61,27 +65,26 @@ class Progress:
 
     def say(self, text: str) -> None:
         """One line above the bars."""
-        text = re.sub(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", " ", text)
         with self._lock:
-            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+            _print(self._console, text)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Field]]) -> None:
         """The summary at the end, columns of numbers right-aligned; plain text when piped."""
         cells = [[_text(cell) for cell in row] for row in rows]
         with self._lock:
-            if not self.live:
-                self.say(_plain_table(title, columns, cells))
+            self._stop_bars()  # they stay where they are, the table stands below
+            if not self._results.is_terminal or self._results.is_dumb_terminal:
+                _print(self._results, _plain_table(title, columns, cells))
                 return
             from rich.table import Table
             from rich.text import Text
 
-            self._stop_bars()  # they stay where they are, the table stands below
             table = Table(title=title, title_justify="left", header_style="bold")
             for column, right in zip(columns, _numbers(columns, cells), strict=True):
                 table.add_column(column, justify="right" if right else "left", overflow="fold")
             for row in cells:
                 table.add_row(*(Text(cell) for cell in row))
-            self._console.print(table)
+            self._results.print(table)
 
     def _stop_bars(self) -> None:
         if self._bars:
@@ -121,6 +124,8 @@ class Bar:
         self._before = done
         self._fields: dict[str, Field] = {}
         self._started = time.monotonic()
+        # When the first units were done and how many: the rate counts from there, since what comes before is starting.
+        self._first: tuple[float, int] | None = None
         self._ended = False
         self._lock = threading.RLock()
 
@@ -132,6 +137,8 @@ class Bar:
         """done: units finished in all. fields: shown behind the counts, such as passed="37%" or errors=0."""
         with self._lock:
             self.count = done
+            if self._first is None and done > self._before:
+                self._first = time.monotonic(), done
             self._fields |= fields
             self._show()
 
@@ -144,12 +151,13 @@ class Bar:
 
     def counts(self) -> str:
         """Such as `120/512 attempts, 14/s, 0:28 left`."""
-        seconds = time.monotonic() - self._started
-        fresh = self.count - self._before
+        now = time.monotonic()
+        begun, before = self._first or (now, self.count)
+        seconds, fresh = now - begun, self.count - before
         total = "" if self.total is None else f"/{self.total:,}"
         parts = [f"{self.count:,}{total} {self.unit}"]
         if self._ended:
-            parts.append(clock(seconds))
+            parts.append(clock(now - self._started))
         elif fresh > 0 and seconds > 0:
             parts.append(_rate(fresh / seconds))
             if self.total is not None and self.total > self.count:
@@ -203,6 +211,11 @@ class _Lines(Bar):
     def _end(self, note: str) -> None:
         parts = (self.counts(), self.extra(), note)
         self._progress.say(f"{self.name}: done, " + ", ".join(part for part in parts if part))
+
+
+def _print(console: Console, text: str) -> None:
+    text = re.sub(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", " ", text)
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def clock(seconds: float) -> str:

@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 import tbexp
 from tbexp.config.schema import STAGES, Config
 from tbexp.config.secrets import provide
-from tbexp.errors import Problem, UserError
+from tbexp.errors import Problem, UserError, WorldFailure
 from tbexp.pipeline.context import HERE, Context, InSweep, Place, Untracked
 from tbexp.pipeline.files import read_json, sha256_of, write_json, write_whole
 from tbexp.pipeline.finished import given, is_finished
@@ -175,6 +175,9 @@ def run_stages(context: Context) -> None:
         log.info("%s begins", name)
         try:
             functions[name](context)
+        except (UserError, WorldFailure):
+            report_so_far(context)
+            raise
         finally:
             # Time of all starts together: a run that was killed and went on has paid for both.
             built = context.building - built
@@ -184,6 +187,15 @@ def run_stages(context: Context) -> None:
             log.info("%s ends after %.1f s", name, time.monotonic() - start)
             write_manifest(context)
     write_manifest(context, finished=context.given)
+
+
+def report_so_far(context: Context) -> None:
+    """Of a run that can't go on: what there is explains why better than a sentence."""
+    if "report" in context.config.stages and context.facts:
+        from tbexp.pipeline import stages
+
+        write_manifest(context)
+        stages.report(context)
 
 
 def prepare(config: Config, run_dir: Path, overrides: Sequence[str]) -> None:

@@ -24,6 +24,7 @@ from tbexp.pipeline.expected import pool_of, sum_up, with_forecast
 from tbexp.pipeline.export import write_tb_infer
 from tbexp.pipeline.files import link, read_json, write_json, write_whole
 from tbexp.pipeline.overlap import audit
+from tbexp.pipeline.preflight import template_problems
 from tbexp.pipeline.prices import spending_of
 from tbexp.pipeline.probing import REFERENCE, probe, probe_counts, reference_counts, screened
 from tbexp.pipeline.sharing import Campaign, attempts_in
@@ -166,6 +167,8 @@ def train(run: Context) -> None:
     pool = pool_of(run, [task.uid for task in train_tasks])
     bar = run.progress.stage("train", steps, "updates", done=0 if done is None else steps)
     if done is None:
+        if wrong := template_problems(config):
+            raise UserError(wrong)
         shown: dict[str, float] = {}
 
         def on_metrics(values: Mapping[str, float], step: int) -> None:

@@ -15,7 +15,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from tbexp.config.schema import STAGES
+from tbexp.config.schema import BANDS, STAGES
 from tbexp.reporting import figures, forecast, tables
 from tbexp.reporting.page import Section, picture, render
 from tbexp.reporting.run_data import Attempts, Json, RunData, _at, read_run
@@ -41,7 +41,18 @@ def write_report(run_dir: Path) -> Path:
     with figures.style():
         sections = [
             make(run, fresh)
-            for make in (_results, _topics, _tasks, _published, _pool, _training, forecast.section_of, _endings, _time)
+            for make in (
+                _results,
+                _topics,
+                _tasks,
+                _published,
+                _pool,
+                _probe,
+                _training,
+                forecast.section_of,
+                _endings,
+                _time,
+            )
         ]
     for section in sections:
         for table in [*section.tables, *section.folded] if section else []:
@@ -173,6 +184,29 @@ def _pool(run: RunData, out: Path) -> Section | None:
             picture(out, "bands", caption, lambda: figures.bands(run.tasks, run.edges, run.kept_bands))
         )
     section.tables += [t for t in (tables.band_table(run), tables.reason_table(run)) if t]
+    return section
+
+
+def _probe(run: RunData, out: Path) -> Section | None:
+    """Of a probe that nothing was selected from."""
+    if run.probe is None or run.tasks:
+        return None
+    probe = run.probe
+    counts = [{"clean": clean, "passed": probe.passed(uid)} for uid in probe.outcomes if (clean := probe.clean(uid))]
+    clean, passed = (sum(row[name] for row in counts) for name in ("clean", "passed"))
+    section = Section("probe", "The probe")
+    section.text.append(
+        f"{tables.counted(len(probe.outcomes), 'task')} with {clean:,} attempts that have a verdict"
+        + (f"; {100 * passed / clean:.1f}% of them passed." if clean else ".")
+    )
+    if counts:
+        caption = (
+            "Left: how many tasks passed how often. Right: the posterior of each number of passes that occurs, thicker "
+            "where more tasks have it, over the bands."
+        )
+        section.pictures.append(
+            picture(out, "bands", caption, lambda: figures.bands(counts, run.edges, frozenset(BANDS)))
+        )
     return section
 
 

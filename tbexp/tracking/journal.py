@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,15 @@ class Journal:
                 if isinstance(row, dict):
                     rows.append(row)
         return rows, offset
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """All of them."""
+        offset = 0
+        while True:
+            rows, offset = self.read(offset, 1000)
+            if not rows:
+                return
+            yield from rows
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -85,6 +85,7 @@ class Run:
         self.uri = uri
         self.failed = False  # set it to have a run that raised nothing end as FAILED
         self._metrics = Journal(folder / "metrics.jsonl")
+        self._told = {row["name"]: row["value"] for row in self._metrics.rows() if row["step"] == 0}
         self._artifacts = Journal(folder / "artifacts.jsonl")
         self._sender: _Sender | None = None
 
@@ -92,11 +93,13 @@ class Run:
         self.metrics({name: value}, step)
 
     def metrics(self, values: Mapping[str, float], step: int = 0) -> None:
+        """Of step 0, where stages that were finished before tell their figures again, only what has changed is kept."""
         now = round(time.time(), 3)
-        self._metrics.append(
-            {"name": metric_name(name), "value": _json_number(value), "step": int(step), "time": now}
-            for name, value in values.items()
-        )
+        fresh = [(metric_name(name), _json_number(value)) for name, value in values.items()]
+        if step == 0:
+            fresh = [(name, value) for name, value in fresh if self._told.get(name) != value]
+            self._told |= dict(fresh)
+        self._metrics.append({"name": name, "value": value, "step": int(step), "time": now} for name, value in fresh)
 
     def artifact(self, path: Path | str, folder: str | None = None) -> None:
         """A file or folder that MLflow is to keep, under `folder` there. It is copied later: leave it where it is."""

@@ -158,3 +158,12 @@ def test_a_server_that_dies_is_the_world_s_failure_of_that_attempt_alone(new_pla
     died = [row for row in place.rows() if row["uid"] == "mole.py:test_mole"]
     assert {row["system_error"]["kind"] for row in died} == {"server_crashed"}
     assert sorted((row["attempt"], row["tries"]) for row in died) == [(a, t) for a in range(3) for t in (1, 2)]
+
+
+def test_a_run_that_keeps_nothing_shows_its_probe_in_a_report(unbroken: Any) -> None:
+    place, *_ = unbroken
+    done = place.run("hydra.run.dir=nothing", "buckets.min_band_mass=0.999")
+    assert done.returncode == 2 and "no task of 8 is kept" in done.stderr and "Traceback" not in done.stderr
+    page = (place.folder / "nothing" / "report" / "report.html").read_text()
+    assert "The probe" in page and "48 attempts that have a verdict" in page
+    assert not (place.folder / "nothing" / "select").exists()

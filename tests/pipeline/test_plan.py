@@ -35,3 +35,22 @@ def test_the_plan_of_a_probe_says_who_goes_first_and_that_tasks_may_stop(
     assert main(["dry_run=true", "stages=[probe]", "probe=adaptive", *words]) == 0
     told = capsys.readouterr().out
     assert "96 tasks x 4 attempts of big; then those it solves x 8 attempts at most, each until" in told
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("words", [["dry_run=true"], ["launcher=slurm", "launcher.partition=any"]])
+def test_a_format_that_the_model_s_template_does_not_write_is_told_before_anything_is_queued(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tbexp.samples.tiny_words import make_tokenizer
+
+    monkeypatch.chdir(tmp_path)
+    make_tokenizer().save_pretrained("model")
+    (tmp_path / "model" / "config.json").write_text("{}")
+    words = [*words, "model=folder", "model.path=model", "stages=[probe,select]"]
+    assert main([*words, "model.format=hermes"]) == 2
+    told = capsys.readouterr().err
+    assert "model.format" in told and "cannot be read in hermes" in told and "Traceback" not in told
+    assert not list(tmp_path.rglob("jobs.json"))
+    if "dry_run=true" in words:
+        assert main(words) == 0

@@ -43,8 +43,25 @@ def test_a_log_file_gets_a_line_at_the_start_and_one_at_the_end_without_control_
 def test_a_long_stage_says_now_and_then_how_far_it_is_in_a_log_file() -> None:
     stream = io.StringIO()
     with Progress(stream, quiet_seconds=0.0) as progress:
-        progress.stage("train", 20, "steps").update(5, reward=0.2512)
-    assert re.fullmatch(r"train: 5/20 steps, [\d,]+/s, 0:00 left, reward 0\.251", stream.getvalue().splitlines()[1])
+        bar = progress.stage("train", 20, "steps")
+        bar.update(4)
+        bar.update(5, reward=0.2512)
+    assert re.fullmatch(r"train: 5/20 steps, [\d,]+/s, 0:00 left, reward 0\.251", stream.getvalue().splitlines()[2])
+
+
+def test_the_time_left_does_not_count_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, now = io.StringIO(), [0.0]
+    monkeypatch.setattr("tbexp.pipeline.progress.time.monotonic", lambda: now[0])
+    with Progress(stream, quiet_seconds=0.0) as progress:
+        bar = progress.stage("train", 20, "steps")
+        now[0] = 100.0
+        bar.update(1)
+        now[0] = 104.0
+        bar.update(3)
+        assert bar.counts() == "3/20 steps, 30.0/min, 0:34 left"
+        bar.done()
+    lines = stream.getvalue().splitlines()
+    assert lines[1] == "train: 1/20 steps" and lines[-1] == "train: done, 3/20 steps, 1:44"
 
 
 def test_a_stage_of_unknown_size_has_counts_and_a_rate() -> None:
@@ -99,10 +116,10 @@ def test_a_terminal_gets_a_live_bar_and_a_drawn_table() -> None:
     assert "┃" in text
 
 
-def test_a_pipe_gets_no_control_characters_from_a_real_process() -> None:
+def test_pipes_get_no_control_characters_and_the_table_goes_to_stdout() -> None:
     result = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
-    assert result.stdout == ""
-    assert not re.search(r"[\x00-\x09\x0b-\x1f]", result.stderr)
+    assert not re.search(r"[\x00-\x09\x0b-\x1f]", result.stderr + result.stdout)
+    assert result.stdout.startswith("Summary\nstage ") and result.stderr.startswith("probe: 8 attempts\n")
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(7.4, "0:07"), (750, "12:30"), (11100, "3:05:00")])

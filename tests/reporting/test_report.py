@@ -157,7 +157,11 @@ def test_of_a_training_that_did_not_count_its_groups_there_is_no_comparison(full
     ("parts", "missing", "titles"),
     [
         ((), "probe, select, train, evaluate", ["How it was made"]),
-        (("probe",), "select, train, evaluate", ["How attempts end", "Where the time went", "How it was made"]),
+        (
+            ("probe",),
+            "select, train, evaluate",
+            ["The probe", "How attempts end", "Where the time went", "How it was made"],
+        ),
         (("select",), "probe, train, evaluate", ["The pool", "Where the time went", "How it was made"]),
         (("train",), "probe, select, evaluate", ["Training", "Where the time went", "How it was made"]),
     ],

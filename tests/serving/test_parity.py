@@ -67,23 +67,6 @@ def test_a_reader_that_is_not_installed_is_the_users_to_fix():
         ask("vllm", [recording("a")], python=sys.executable, tool_parser="hermes", tokenizer=".")
 
 
-@pytest.mark.train
-def test_verls_parsers_read_recordings_in_a_process_of_their_own():
-    pytest.importorskip("verl")
-    odd = ToolSpec("odd", "", {"type": "object", "properties": {"x": {"anyOf": [{"type": "integer"}]}}})
-    some = [
-        recording(CALL),
-        recording("no call"),
-        Recording("o", "m", "hermes", '<tool_call>{"name": "odd", "arguments": {"x": 1}}</tool_call>', (RENT, odd)),
-    ]
-    version, reads, readings = ask("verl", some, python=sys.executable, tool_parser="hermes")
-    assert version and reads == ["calls"]
-    assert readings[0]["calls"] == [{"name": "rent", "arguments": '{"days": 3}'}] and readings[1]["calls"] == []
-    assert "takes no tool" in readings[2]["problem"]
-    (row,), differences = compare(some, "verl", readings, reads)
-    assert (row.agree, row.differ, sum(row.not_compared.values())) == (2, 0, 1) and not differences
-
-
 # -- a live server
 
 

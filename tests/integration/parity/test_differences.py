@@ -16,9 +16,9 @@ import pytest
 from tbexp.serving.parity import Difference, ask, compare
 from tbexp.serving.recordings import Recording, read_recordings, read_tools
 
-HERE = Path(__file__).parent / "recordings"
+HERE = Path(__file__).parents[2] / "interpret" / "recordings"
 FILES = [HERE / f"{name}.jsonl" for name in ("rules", "tiny", "smollm2")]
-DOCS = Path(__file__).parents[2] / "docs" / "parity.md"
+DOCS = Path(__file__).parents[3] / "docs" / "parity.md"
 VERL_PARSERS = {"qwen3_xml": "qwen3_coder", "hermes": "hermes"}
 BEGIN, END = "<!-- differences -->\n", "<!-- end of differences -->"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-CORPUS = Path(__file__).parents[1] / "interpret" / "recordings"
+CORPUS = Path(__file__).parents[2] / "interpret" / "recordings"
 
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

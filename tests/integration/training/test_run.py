@@ -22,7 +22,8 @@ from tbexp.training.stream import task_of_draw
 
 pytestmark = pytest.mark.filterwarnings("ignore:Ray state API is no longer experimental")  # verl's import of it
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+CONFIG = Path(__file__).parents[2] / "training"  # toy_config, which unit tests use too
+sys.path += [str(HERE), str(CONFIG)]
 
 UIDS = ["mixed-a", "mixed-b", "mixed-d", "flat-c"]
 # mixed-a: 1 of 4 attempts fails once. mixed-b: all 4 fail once. mixed-d: 1 attempt fails for good.
@@ -32,7 +33,7 @@ KIND = {"mixed-a": "mixed", "mixed-b": "mixed", "mixed-d": "failed", "flat-c": "
 
 CHILD = """
 import sys
-sys.path.insert(0, {here!r})
+sys.path += {paths!r}
 from pathlib import Path
 from test_run import start
 start(Path({root!r}), steps=3)
@@ -42,7 +43,7 @@ start(Path({root!r}), steps=3)
 def start(root: Path, *, steps: int, uids: list[str] = UIDS, **told: Any) -> Any:
     from toy_config import toy_config
 
-    os.environ["PYTHONPATH"] = str(HERE)
+    os.environ["PYTHONPATH"] = f"{HERE}:{CONFIG}"
     return train(
         toy_config(training={"steps": steps}),
         model_folder=root / "model",
@@ -95,7 +96,9 @@ def test_a_training_killed_with_its_parent_goes_on_and_refills_exactly_what_fail
 ) -> None:
     monkeypatch.setenv("TOY_FAIL", FAIL)
     child = subprocess.Popen(
-        [sys.executable, "-c", CHILD.format(here=str(HERE), root=str(root))], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", CHILD.format(paths=[str(HERE), str(CONFIG)], root=str(root))],
+        stderr=subprocess.PIPE,
+        text=True,
     )
     file = root / "train" / "metrics.jsonl"
     while not (file.exists() and any(row["step"] == 1 for row in rows(root))):
