@@ -370,7 +370,9 @@ def _band_style(band: str, kept: frozenset[str]) -> dict[str, Any]:
 
 
 def _patch_style(band: str, kept: frozenset[str]) -> dict[str, Any]:
-    shade = BAND_COLOURS.get(band, GREY)
+    if band not in BAND_COLOURS:  # of a probe that nothing was selected from
+        return {"facecolor": PALE, "edgecolor": "white", "hatch": ""}
+    shade = BAND_COLOURS[band]
     if band in kept:
         # In grey print `often` would look like `hard`.
         return {"facecolor": shade, "edgecolor": "white", "hatch": ".." if band == "often" else ""}
