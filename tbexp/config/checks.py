@@ -36,6 +36,7 @@ def check(config: Config) -> list[Problem]:
         *sandbox(config),
         *compared(config),
         *read_twice(config),
+        *served(config),
     ]
 
 
@@ -153,6 +154,11 @@ def adaptive(probe: Probe) -> Iterator[Problem]:
 def endpoints(config: Config) -> Iterator[Problem]:
     for name, endpoint in chat_endpoints(config):
         key = f"{name}.endpoint"
+        if name in started_here(config):
+            if endpoint.base_url is not None:
+                what = f"{name}.serve=vllm starts a server of its own, but {endpoint.base_url} is given too"
+                yield Problem(what, f"{key}.base_url", f"{key}.base_url=null, or {name}.serve=none")
+            continue
         asked = "parity.readers names a server" if name == "parity" else f"{name}.kind is chat"
         if endpoint.base_url is None:
             yield Problem(f"{asked}, but the endpoint has no address", f"{key}.base_url", "http://HOST:8000/v1")
@@ -183,6 +189,12 @@ def chat_endpoints(config: Config) -> Iterator[tuple[str, Endpoint]]:
         yield "parity", config.parity.endpoint
 
 
+def started_here(config: Config) -> set[str]:
+    """The sections whose endpoint is a server that tbexp starts."""
+    parts = {"policy": config.policy, "selection.reference.policy": config.selection.reference.policy}
+    return {name for name, part in parts.items() if part.kind == "chat" and part.serve == "vllm"}
+
+
 def spenders(config: Config) -> tuple[tuple[str, PolicyConfig | UserConfig | JudgeConfig], ...]:
     """Whoever may speak to an endpoint, by the name of its section."""
     return (
@@ -198,6 +210,8 @@ def named_keys(config: Config) -> Iterator[tuple[str, str]]:
     for name, endpoint in chat_endpoints(config):
         if endpoint.api_key_env is not None:
             yield f"{name}.endpoint.api_key_env", endpoint.api_key_env
+    if "serve" in config.stages and config.serve.kind == "proxy" and config.serve.api_key_env is not None:
+        yield "serve.api_key_env", config.serve.api_key_env
     if config.sandbox.kind == "proxy" and config.sandbox.proxy.api_key_env is not None:
         yield "sandbox.proxy.api_key_env", config.sandbox.proxy.api_key_env
 
@@ -359,6 +373,27 @@ def read_twice(config: Config) -> Iterator[Problem]:
         and not config.model.path
     ):
         yield Problem("vLLM's parsers need a tokenizer", "parity.tokenizer", "the model's folder, or set model.path")
+
+
+def served(config: Config) -> Iterator[Problem]:
+    for name in ("policy", "selection.reference.policy"):
+        part = config.policy if name == "policy" else config.selection.reference.policy
+        if part.serve == "vllm" and part.kind != "chat":
+            fix = f"{name}.serve=none, or {name}.kind=chat"
+            yield Problem(f"vLLM is started for chat policies, but {name}.kind is {part.kind}", f"{name}.serve", fix)
+        elif part.serve == "vllm" and part.vllm.model is None and (name != "policy" or config.model.path is None):
+            yield Problem("names no weights to serve", f"{name}.vllm.model", "a Hugging Face folder or name")
+    ports = [config.policy.vllm.port, config.selection.reference.policy.vllm.port]
+    if len(started_here(config)) == 2 and ports[0] == ports[1]:
+        key = "selection.reference.policy.vllm.port"
+        yield Problem(f"both the policy's and the reference's server would take port {ports[0]}", key, f"{key}=8002")
+    wanted = config.serve
+    if "serve" not in config.stages or wanted.kind != "proxy" or wanted.upstream is None:
+        return
+    if not wanted.upstream.startswith(("http://", "https://")):
+        yield Problem(f"{wanted.upstream!r} is no web address", "serve.upstream", "begin with http:// or https://")
+    elif "?" in wanted.upstream:  # it may hold a key, so it is not repeated
+        yield Problem("has a query", "serve.upstream", "leave it out; a key is named: serve.api_key_env=NAME")
 
 
 def sandbox(config: Config) -> Iterator[Problem]:

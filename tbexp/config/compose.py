@@ -27,7 +27,7 @@ from tbexp.config.folders import sweeps_folder
 from tbexp.config.schema import Config
 
 # What does not decide a run's results.
-NOT_IDENTITY = ("stages", "force", "dry_run", "store", "launcher", "tracking", "compare", "parity")
+NOT_IDENTITY = ("stages", "force", "dry_run", "store", "launcher", "tracking", "compare", "parity", "serve")
 MISSING = "???"
 
 

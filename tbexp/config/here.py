@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tbexp.config.checks import named_keys
-from tbexp.config.schema import Config
+from tbexp.config.checks import named_keys, started_here
+from tbexp.config.schema import Config, VllmServer
 from tbexp.config.secrets import key_in, read_secrets
 from tbexp.errors import Problem, UserError
 
@@ -117,6 +119,34 @@ def packages(config: Config) -> Iterator[Problem]:
             f"{what}, and the stages {', '.join(config.stages)} need {'it' if len(missing) == 1 else 'them'}",
             "policy.kind",
             f"pip install 'tbexp[{extra}]', or policy=chat with an endpoint",
+        )
+    if "serve" in config.stages and config.serve.kind == "openenv" and importlib.util.find_spec("openenv") is None:
+        yield Problem("openenv is not installed", "serve.kind", "pip install 'tbexp[serve]', or serve=proxy")
+    proxied = "serve" in config.stages and config.serve.kind == "proxy" and config.serve.upstream is None
+    used = started_here(config) if {"probe", "evaluate"} & set(config.stages) else set()
+    if proxied or ("policy" in used and config.launcher.kind == "local"):
+        yield from no_program(config.policy.vllm, "policy.vllm")
+    if "selection.reference.policy" in used and config.launcher.kind == "local":
+        yield from no_program(config.selection.reference.policy.vllm, "selection.reference.policy.vllm")
+
+
+def program(command: Sequence[str]) -> str | None:
+    """Where a command's program is: on the path, or beside this Python; None: nowhere."""
+    beside = str(Path(sys.executable).parent)
+    return shutil.which(command[0], path=os.pathsep.join([os.environ.get("PATH", os.defpath), beside]))
+
+
+def no_program(settings: VllmServer, where: str) -> Iterator[Problem]:
+    """What keeps `vllm serve` from being started here. where: the settings' place in the config."""
+    if not settings.command:
+        yield Problem("names no program", f"{where}.command", f"{where}.command=[vllm]")
+    elif program(settings.command) is None:
+        other = "serve.upstream" if where == "policy.vllm" else f"{where.removesuffix('.vllm')}.endpoint"
+        yield Problem(
+            f"there is no program {settings.command[0]} on this machine",
+            f"{where}.command",
+            "pip install 'tbexp[gpu]', name the program of another environment "
+            f"({where}.command=[VENV/bin/vllm]), or use a server that runs already ({other})",
         )
 
 

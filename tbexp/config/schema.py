@@ -6,31 +6,25 @@ to decide stands in `checks.py`.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from tbexp.config.serve import ServeConfig
+from tbexp.config.values import (
+    AbsolutePath,
+    AtLeastOne,
+    Count,
+    Group,
+    Integer,
+    NotNegative,
+    Positive,
+    Share,
+)
 
 STAGES = ("probe", "select", "train", "evaluate", "report")
 SINGLE_STAGES = ("compare", "parity", "regrade", "serve", "status", "cancel", "doctor")
 BANDS = ("rarely", "hard", "medium", "often", "nearly_always")
-
-# Strict: neither `true` nor '8' passes for a number.
-Share = Annotated[float, Field(ge=0.0, le=1.0, strict=True)]
-Positive = Annotated[float, Field(gt=0.0, strict=True)]
-NotNegative = Annotated[float, Field(ge=0.0, strict=True)]
-Count = Annotated[int, Field(ge=0, strict=True)]
-AtLeastOne = Annotated[int, Field(ge=1, strict=True)]
-Integer = Annotated[int, Field(strict=True)]
-AbsolutePath = Annotated[str, AfterValidator(lambda path: str(Path(path).expanduser().absolute()))]
-
-
-class Group(BaseModel):
-    """A config group: frozen, and no unknown keys."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False, coerce_numbers_to_str=True
-    )
 
 
 class Imitation(Group):
@@ -224,9 +218,12 @@ class Endpoint(Group):
 
 
 class VllmServer(Group):
-    """How `vllm serve` serves the policy's weights. tbexp asks the endpoint; a dry run shows the command."""
+    """How `vllm serve` serves a policy's weights: by hand, a dry run shows the command, or started by tbexp (serve)."""
 
-    model: str | None = None  # Hugging Face folder or name; null: the dry run shows MODEL where parsers are set
+    # Hugging Face folder or name; null: model.path, and the dry run shows MODEL where parsers are set
+    model: str | None = None
+    command: list[str] = Field(default_factory=lambda: ["vllm"])  # the program, and words before `serve`
+    ready_timeout_s: Positive = 1800.0  # from its start until it answers; longer: exit 3
     tensor_parallel_size: AtLeastOne = 1
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "bfloat16"
     max_model_len: AtLeastOne | None = None  # tokens; null: what the model's config says
@@ -246,6 +243,8 @@ class PolicyConfig(Group):
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
     concurrency: AtLeastOne = 64  # attempts in flight
+    # For kind=chat; vllm: whoever needs the policy starts `vllm serve` here, waits until it is ready, and ends it.
+    serve: Literal["none", "vllm"] = "none"
     vllm: VllmServer = VllmServer()  # for kind=chat, where vLLM is behind the endpoint
     spending_cap_usd: Positive | None = None  # of an endpoint: stop (exit 3) when prices say that more was spent
 
@@ -478,3 +477,4 @@ class Config(Group):
     tracking: Tracking
     compare: CompareConfig
     parity: ParityConfig
+    serve: ServeConfig

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from tbexp.pipeline.progress import Progress
 from tbexp.tasks import Task
 
 if TYPE_CHECKING:
+    from tbexp.pipeline import policies
     from tbexp.policy import Policy
     from tbexp.sandbox import Server
 
@@ -130,7 +132,11 @@ class Context:
 
             return base_key(model)
         assert model.path is not None  # checked with the config
-        return identity.digest(_model_files(Path(model.path)))
+        folder = Path(model.path)
+        if not (folder / "config.json").exists():
+            fix = "it needs a config.json"
+            raise UserError(Problem(f"{folder} is no Hugging Face model folder", "model.path", fix))
+        return identity.weights_digest(folder)
 
     @cached_property
     def model_folder(self) -> Path:
@@ -166,23 +172,22 @@ class Context:
         from tbexp.pipeline import policies
 
         if self.config.policy.kind == "chat":
-            return policies.chat(self.config)
+            return policies.chat(self.config, self._start("policy"))
         return policies.local(self.config, self.model_folder)
 
     def reference_policy(self) -> Policy:
         """The stronger policy that screens the candidates."""
         from tbexp.pipeline import policies
 
-        return policies.reference(self.config)
+        return policies.reference(self.config, self._start("reference"))
+
+    def _start(self, name: str) -> policies.Start:
+        from tbexp.pipeline import policies
+
+        # Jobs of one run on several nodes have a server each.
+        node = f"-{socket.gethostname()}" if self.config.launcher.kind == "slurm" else ""
+        return policies.Start(self.run_dir / "serve" / f"vllm-{name}{node}.log", self.progress.say)
 
     @cached_property
     def base_identity(self) -> Any:
         return identity.policy_identity(self.config, "" if self.config.policy.kind == "chat" else self.model_key)
-
-
-def _model_files(folder: Path) -> list[list[Any]]:
-    """A model folder's files with size and time: hashing 54 GB of weights at each start would take minutes."""
-    if not (folder / "config.json").exists():
-        raise UserError(Problem(f"{folder} is no Hugging Face model folder", "model.path", "it needs a config.json"))
-    files = sorted(p for p in folder.iterdir() if p.is_file())
-    return [[p.name, p.stat().st_size, int(p.stat().st_mtime)] for p in files]

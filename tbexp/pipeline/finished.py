@@ -15,7 +15,7 @@ from tbexp.pipeline import identity
 from tbexp.pipeline.files import read_json, sha256_of
 from tbexp.pipeline.inputs import Inputs, files_read, reads_candidates, reads_held_out, reads_servers
 
-NOT_GIVEN = {"force", "dry_run", "launcher", "tracking", "compare"}  # what no stage's result depends on
+NOT_GIVEN = {"force", "dry_run", "launcher", "tracking", "compare", "serve"}  # what no stage's result depends on
 
 
 def given(config: Config, model_key: str | None, inputs: Inputs) -> str:

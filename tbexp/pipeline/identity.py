@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from tbexp.config.schema import Config
+from tbexp.config.schema import Config, PolicyConfig
 from tbexp.tasks import Task
 
 FORMAT = 1  # raised when the same settings begin to mean something else
@@ -59,7 +60,7 @@ def _endpoint(config: Any) -> dict[str, Any]:
 def policy_identity(config: Config, model_key: str) -> Any:
     """Who the base policy is."""
     if config.policy.kind == "chat":
-        return {"kind": "chat", **_endpoint(config.policy.endpoint), "format": config.model.format}
+        return {"kind": "chat", **_chat(config, config.policy), "format": config.model.format}
     model = {"model": model_key, "format": config.model.format, "max_context": config.model.max_context}
     return {"kind": config.policy.kind, **model}
 
@@ -67,7 +68,31 @@ def policy_identity(config: Config, model_key: str) -> Any:
 def reference_identity(config: Config) -> Any:
     """Who `selection.reference.policy` is."""
     policy = config.selection.reference.policy
-    return {"kind": policy.kind, **_endpoint(policy.endpoint), "format": policy.format}
+    return {"kind": policy.kind, **_chat(config, policy), "format": policy.format}
+
+
+def _chat(config: Config, part: PolicyConfig) -> dict[str, Any]:
+    """Who answers at a policy's endpoint; of a server that is started here its weights, and not its address."""
+    if part.serve == "none":
+        return _endpoint(part.endpoint)
+    weights = served_weights(config, part)
+    settings = part.vllm.model_dump(include={"dtype", "max_model_len", "tool_call_parser", "reasoning_parser", "flags"})
+    folder = Path(weights)
+    known: Any = weights_digest(folder) if (folder / "config.json").exists() else weights
+    return {"weights": known, "vllm": settings, "extra_body": part.endpoint.extra_body}
+
+
+def served_weights(config: Config, part: PolicyConfig) -> str:
+    """What a policy's `vllm serve` is given: the folder or name in `vllm.model`, else the model's folder."""
+    weights = part.vllm.model or config.model.path
+    assert weights is not None  # checked with the config
+    return weights
+
+
+def weights_digest(folder: Path) -> str:
+    """Of a model folder's files with size and time: hashing 54 GB of weights at each start would take minutes."""
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    return digest([[path.name, path.stat().st_size, int(path.stat().st_mtime)] for path in files])
 
 
 def campaign_key(config: Config, policy: Any, tasks: Sequence[Task], servers: str) -> str:

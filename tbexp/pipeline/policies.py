@@ -1,11 +1,16 @@
-"""Makes the policy that a config names: local weights by token ids, or a chat endpoint. torch is imported here only."""
+"""Makes the policy that a config names: local weights by token ids, a chat endpoint, or one whose server is started for
+it. torch is imported here only.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from tbexp.config.schema import Config
+from tbexp.config.schema import Config, Endpoint, PolicyConfig
 from tbexp.errors import UserError
+from tbexp.pipeline import identity
 from tbexp.policy import ChatPolicy, Policy, TokenPolicy
 
 
@@ -42,26 +47,62 @@ def local(config: Config, folder: Path) -> Policy:
     )
 
 
-def chat(config: Config) -> Policy:
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Of a server that is started for a policy. log_file: of its output. say: tells that it starts and is ready."""
+
+    log_file: Path
+    say: Callable[[str], None]
+
+
+def chat(config: Config, start: Start) -> Policy:
     """An OpenAI-compatible endpoint. A server without a tool parser writes calls as `model.format` says."""
-    endpoint = config.policy.endpoint
+    return _endpoint(config, config.policy, "policy", config.model.format, start)
+
+
+def reference(config: Config, start: Start) -> Policy:
+    """The endpoint of `selection.reference.policy`."""
+    part = config.selection.reference.policy
+    return _endpoint(config, part, "selection.reference.policy", part.format, start)
+
+
+def _endpoint(config: Config, part: PolicyConfig, section: str, format: str | None, start: Start) -> Policy:
+    if part.serve == "vllm":
+        return started(config, part, section, format, start)
+    return asked(config, part, part.endpoint, section, format)
+
+
+def asked(config: Config, part: PolicyConfig, endpoint: Endpoint, section: str, format: str | None) -> ChatPolicy:
     return ChatPolicy(
         endpoint,
-        config.policy.sampling,
-        config.model.format,
-        spending_cap_usd=config.policy.spending_cap_usd,
+        part.sampling,
+        format,
+        section=section,
+        spending_cap_usd=part.spending_cap_usd,
         price=config.prices.models.get(endpoint.model or ""),
     )
 
 
-def reference(config: Config) -> Policy:
-    """The endpoint of `selection.reference.policy`."""
-    part = config.selection.reference.policy
-    return ChatPolicy(
-        part.endpoint,
-        part.sampling,
-        part.format,
-        section="selection.reference.policy",
-        spending_cap_usd=part.spending_cap_usd,
-        price=config.prices.models.get(part.endpoint.model or ""),
+def started(config: Config, part: PolicyConfig, section: str, format: str | None, how: Start) -> Policy:
+    """An endpoint whose server is started now; the policy's `stop` ends it. Raises UserError and WorldFailure."""
+    from tbexp.config.checks import key_names
+    from tbexp.serving.served_policy import ServedPolicy
+    from tbexp.serving.vllm_server import start
+
+    weights = identity.served_weights(config, part)
+    name = part.endpoint.model or Path(weights).name
+    server = start(
+        part.vllm,
+        weights=weights,
+        served_name=name,
+        log_file=how.log_file,
+        say=how.say,
+        hidden=key_names(config),
+        where=f"{section}.vllm",
     )
+    try:
+        endpoint = part.endpoint.model_copy(update={"base_url": f"{server.url}/v1", "model": name})
+        return ServedPolicy(asked(config, part, endpoint, section, format), server)
+    except BaseException:
+        server.stop()
+        raise

@@ -38,6 +38,7 @@ PACKAGES = (
 )
 
 
+NOT_PARAMS = {"stages", "force", "dry_run", "compare", "parity", "serve"}  # what a tracker is not told
 TRACKER_SECRETS = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 
 
@@ -106,7 +107,7 @@ def run_here(
                     run_name=sweep.name if sweep else run_dir.name,
                     run_key=key,
                     folder=run_dir / "tracking",
-                    params=config.model_dump(mode="json", exclude={"stages", "force", "dry_run", "compare", "parity"}),
+                    params=config.model_dump(mode="json", exclude=NOT_PARAMS),
                     parent_run_id=parent,
                     tags={f"tbexp.sweep.{sweep.sweep}": "job"} if sweep else {},
                 ) as tracker,
@@ -317,12 +318,15 @@ def _alone(config: Config, stages: Sequence[str], run_dir: Path) -> None:
 
         regrade(config, run_dir=run_dir)
         return
+    if stages[0] == "serve":
+        from tbexp.pipeline.serving import serve
+
+        serve(config, run_dir=run_dir)
+        return
     if stages[0] in ("status", "cancel"):
         from tbexp.pipeline import submitted
 
         (submitted.status if stages[0] == "status" else submitted.cancel)(config, run_dir)
-        return
-    raise UserError(Problem(f"the stage {stages[0]} is not built yet", "stages"))
 
 
 def quiet_environment() -> None:

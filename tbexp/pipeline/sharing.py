@@ -83,17 +83,22 @@ def attempts_in(run: Context, campaign: Campaign) -> list[AttemptRow]:
 
 def make_attempts(run: Context, campaign: Campaign, wanted: Wanted, bar: Bar, shard: Shard | None = None) -> None:
     provide(run.config.launcher.secrets_file, key_names(run.config))
-    run_campaign(
-        campaign.config,
-        tasks=campaign.tasks,
-        wanted=wanted,
-        retries=campaign.retries,
-        servers=run.servers,
-        policy=campaign.policy(),
-        folder=campaign.folder,
-        bar=bar,
-        shard=None if shard is None else shard.name,
-    )
+    servers, policy = run.servers, campaign.policy()
+    try:
+        run_campaign(
+            campaign.config,
+            tasks=campaign.tasks,
+            wanted=wanted,
+            retries=campaign.retries,
+            servers=servers,
+            policy=policy,
+            folder=campaign.folder,
+            bar=bar,
+            shard=None if shard is None else shard.name,
+        )
+    finally:
+        if (stop := getattr(policy, "stop", None)) is not None:  # of a server that was started for it
+            stop()
     bar.done()
 
 

@@ -161,7 +161,10 @@ class ChatEndpoint:
         if self._client is None or self._gate is None:
             limit = self.config.max_concurrency
             self._client = httpx.AsyncClient(
-                timeout=None, limits=httpx.Limits(max_connections=limit), transport=self._transport, trust_env=True
+                timeout=None,
+                limits=httpx.Limits(max_connections=limit),
+                transport=self._transport,
+                trust_env=not is_loopback(self._url.host),
             )
             self._gate = asyncio.Semaphore(limit)
         return self._client, self._gate
@@ -216,6 +219,11 @@ class ChatEndpoint:
         shown = text.replace(key, "***") if key else text
         shown = " ".join(shown.split())
         return shown if len(shown) <= _EXCERPT else shown[: _EXCERPT - 3] + "..."
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine by its name, which no web proxy of the environment can reach."""
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def pause_s(attempt: int, asked: float | None) -> float:

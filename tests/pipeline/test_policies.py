@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ with opened(conf_folder()) as compose:
     SHIPPED = plain(compose([]))
 
 CHAT = {"policy.kind": "chat", "policy.endpoint.base_url": "http://localhost/v1", "policy.endpoint.model": "m"}
+NO_START = policies.Start(Path("vllm.log"), lambda text: pytest.fail("nothing is started for it"))
 PRICE = {"prompt": 2.0, "cached": 1.0, "completion": 10.0}
 
 
@@ -45,18 +47,19 @@ def rows(count: int = 4) -> list[AttemptRow]:
 
 def test_a_chat_policy_reads_calls_in_the_models_format_and_knows_its_price_and_cap() -> None:
     made = policies.chat(
-        config(**CHAT, **{"model.format": "hermes", "prices.models": {"m": PRICE}, "policy.spending_cap_usd": 3.0})
+        config(**CHAT, **{"model.format": "hermes", "prices.models": {"m": PRICE}, "policy.spending_cap_usd": 3.0}),
+        NO_START,
     )
     assert isinstance(made, ChatPolicy)
     assert made.format == "hermes" and made.endpoint.section == "policy"
     assert made.endpoint._cap == 3.0 and made.endpoint._price is not None and made.endpoint._price.completion == 10.0
-    assert isinstance(plain_ := policies.chat(config(**CHAT)), ChatPolicy) and plain_.endpoint._price is None
+    assert isinstance(plain_ := policies.chat(config(**CHAT), NO_START), ChatPolicy) and plain_.endpoint._price is None
 
 
 def test_a_reference_policy_has_its_own_section_format_and_price() -> None:
     key = "selection.reference.policy"
     told = {f"{key}.kind": "chat", f"{key}.endpoint.base_url": "http://localhost/v1", f"{key}.endpoint.model": "big"}
-    made = policies.reference(config(**told, **{f"{key}.format": "hermes", "prices.models": {"big": PRICE}}))
+    made = policies.reference(config(**told, **{f"{key}.format": "hermes", "prices.models": {"big": PRICE}}), NO_START)
     assert isinstance(made, ChatPolicy)
     assert (made.format, made.name, made.endpoint.section) == ("hermes", "big", key)
     assert made.endpoint._price is not None and made.sampling.max_tokens == 8192
