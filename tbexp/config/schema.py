@@ -409,6 +409,9 @@ class Tracking(Group):
     kind: Literal["mlflow", "none"]
     uri: str | None = None  # null: sqlite:///outputs/mlflow.db
     experiment: str | None = None  # null: the experiment's name
+    # Of chosen checkpoints in MLflow's model registry, each a version of it; null: the experiment's name.
+    registered_model: Annotated[str, Field(pattern=r"^[^/:'\"`]+$")] | None = None
+    upload_model: bool = False  # copy a chosen checkpoint's weights to MLflow; false: it is told where they are
 
 
 class CompareConfig(Group):

@@ -32,6 +32,7 @@ class Tracker(Protocol):
     def metric(self, name: str, value: float, step: int = 0) -> None: ...
     def metrics(self, values: Mapping[str, float], step: int = 0) -> None: ...
     def artifact(self, path: Path | str, folder: str | None = None) -> None: ...
+    def model(self, folder: Path, *, name: str, key: str, tags: Mapping[str, Any], upload: bool = False) -> None: ...
 
 
 class Untracked:
@@ -44,6 +45,9 @@ class Untracked:
         return None
 
     def artifact(self, path: Path | str, folder: str | None = None) -> None:
+        return None
+
+    def model(self, folder: Path, *, name: str, key: str, tags: Mapping[str, Any], upload: bool = False) -> None:
         return None
 
 

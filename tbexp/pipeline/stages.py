@@ -54,6 +54,7 @@ def evaluate_campaign(run: Context, policy: str) -> Campaign:
 def trained_policy(run: Context) -> tuple[Any, Callable[[], Policy]]:
     """Identity of the trained policy, and what makes it."""
     from tbexp.pipeline import policies
+    from tbexp.training import chosen_weights
 
     config = run.config
     folder, _, _ = training_folder(run)
@@ -66,7 +67,7 @@ def trained_policy(run: Context) -> tuple[Any, Callable[[], Policy]]:
                 "put train before evaluate, or evaluate the base policy alone: evaluation.policies=[base]",
             )
         )
-    weights = (folder / "chosen").resolve()
+    weights = chosen_weights(folder, result["chosen_step"]).resolve()
     return identity.policy_identity(config, result["model"]), lambda: policies.local(config, weights)
 
 
@@ -157,6 +158,7 @@ def training_folder(run: Context) -> tuple[Path, list[Task], list[Task]]:
 
 def train(run: Context) -> None:
     """GRPO by verl on the pool; the checkpoint that validates best becomes the trained policy."""
+    from tbexp.training import chosen_weights, weights_fault
     from tbexp.training import train as train_with_verl
 
     config = run.config
@@ -164,6 +166,9 @@ def train(run: Context) -> None:
     link(run.run_dir / "train", folder)
     steps = config.training.steps
     done = read_json(folder / f"result-{steps}.json")
+    if done is not None and (why := weights_fault(chosen_weights(folder, done["chosen_step"]))):
+        log.warning("train: the weights of step %d are exported again: %s", done["chosen_step"], why)
+        done = None
     pool = pool_of(run, [task.uid for task in train_tasks])
     bar = run.progress.stage("train", steps, "updates", done=0 if done is None else steps)
     if done is None:
@@ -197,6 +202,7 @@ def train(run: Context) -> None:
             "chosen_step": result.step,
             "steps": steps,
             "model": identity.digest([folder.name, result.step, steps]),
+            "validation_pass_rate": result.validation_pass_rate,
             "skipped": list(result.skipped),
         }
         write_json(folder / f"result-{steps}.json", done)
@@ -206,12 +212,27 @@ def train(run: Context) -> None:
     write_json(folder / "result.json", done)
     for name in ("metrics.jsonl", "result.json"):  # also of a training that another run has made
         run.tracker.artifact(run.run_dir / "train" / name, "train")
+    register(run, chosen_weights(folder, done["chosen_step"]), done)
     told = f"{steps} updates on {len(train_tasks)} tasks; chosen: step {done['chosen_step']}"
     if without_signal(folder / "metrics.jsonl"):
         told += "; no group was mixed, so the weights are those of the base policy"
         log.warning("train: no group of any update was mixed, so nothing was learned and the weights are unchanged")
     run.results.append(("train", told))
     sum_up(run, pool, folder / "metrics.jsonl")
+
+
+def register(run: Context, weights: Path, done: Mapping[str, Any]) -> None:
+    """The chosen checkpoint becomes a version in the tracker's registry. done: the training's result."""
+    config = run.config
+    tags = {
+        "tbexp.step": done["chosen_step"],
+        "tbexp.steps": done["steps"],
+        "tbexp.validation_pass_rate": done.get("validation_pass_rate"),
+        "tbexp.base_model": config.model.name,
+        "tbexp.run": f"{config.name}/{run.run_dir.name}",
+    }
+    name, upload = config.tracking.registered_model or config.name, config.tracking.upload_model
+    run.tracker.model(weights.resolve(), name=name, key=done["model"], tags=tags, upload=upload)
 
 
 def without_signal(metrics: Path) -> bool:

@@ -58,6 +58,11 @@ def sqlite_path(uri: str) -> Path | None:
     return Path(unquote(found.group(1))) if found else None
 
 
+def is_server(uri: str) -> bool:
+    """Whether a server lies between us and the tracker's database: it refuses paths of other machines."""
+    return uri.split(":", 1)[0].lower() in SERVERS
+
+
 def ui_line(uri: str) -> str:
     """The line that opens the tracker's pages: a command for a database, the address of a server."""
     if urlsplit(uri).scheme in ("http", "https"):

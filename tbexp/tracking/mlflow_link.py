@@ -45,14 +45,14 @@ class Link:
     """A run at the tracker, open for writing."""
 
     def __init__(self, client: Any, run_id: str):
-        self._client = client
+        self.client = client
         self.run_id = run_id
 
     def params(self, params: Mapping[str, str]) -> None:
         """Logs what is not there yet. MLflow lets no param change: a new value becomes the tag `tbexp.changed.NAME`."""
         from mlflow.entities import Param, RunTag
 
-        there = self._client.get_run(self.run_id).data
+        there = self.client.get_run(self.run_id).data
         fresh = [Param(key, value) for key, value in params.items() if key not in there.params]
         changed = [
             RunTag((CHANGED_TAG + key)[:LONGEST_TAG], value)
@@ -60,9 +60,9 @@ class Link:
             if there.params.get(key, value) != value
         ]
         for start in range(0, len(fresh), PARAM_BATCH):
-            self._client.log_batch(self.run_id, params=fresh[start : start + PARAM_BATCH])
+            self.client.log_batch(self.run_id, params=fresh[start : start + PARAM_BATCH])
         for start in range(0, len(changed), PARAM_BATCH):
-            self._client.log_batch(self.run_id, tags=changed[start : start + PARAM_BATCH])
+            self.client.log_batch(self.run_id, tags=changed[start : start + PARAM_BATCH])
 
     def metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
         from mlflow.entities import Metric
@@ -73,14 +73,14 @@ class Link:
             if row.keys() >= {"name", "value", "time", "step"}
         ]
         try:
-            self._client.log_batch(self.run_id, metrics=metrics)
+            self.client.log_batch(self.run_id, metrics=metrics)
         except Exception as error:
             if getattr(error, "error_code", "") != "INVALID_PARAMETER_VALUE" or len(metrics) == 1:
                 raise
             # One value that MLflow refuses must not hold back all that come after it.
             for metric in metrics:
                 try:
-                    self._client.log_batch(self.run_id, metrics=[metric])
+                    self.client.log_batch(self.run_id, metrics=[metric])
                 except Exception as refusal:
                     if getattr(refusal, "error_code", "") != "INVALID_PARAMETER_VALUE":
                         raise
@@ -88,14 +88,14 @@ class Link:
 
     def artifact(self, path: Path, folder: str | None) -> None:
         if path.is_dir():
-            self._client.log_artifacts(self.run_id, str(path), folder)
+            self.client.log_artifacts(self.run_id, str(path), folder)
         elif path.exists():
-            self._client.log_artifact(self.run_id, str(path), folder)
+            self.client.log_artifact(self.run_id, str(path), folder)
         else:
             log.warning("%s is gone, so MLflow does not get it", path)
 
     def close(self, status: str) -> None:
-        self._client.set_terminated(self.run_id, status=status)
+        self.client.set_terminated(self.run_id, status=status)
 
 
 def connect(wanted: Wanted) -> Link:

@@ -3,7 +3,7 @@
 Decided here: that a tracker can neither stop nor slow a run. Metrics go to a file; a thread sends them in batches,
 tries again after an outage, and is waited for at the end for a few seconds only. What the tracker missed is sent at the
 next start of the same run. Left to others: which trackers are allowed (`address.py`), the files (`journal.py`), MLflow
-itself (`mlflow_link.py`), and what is worth logging (the stages).
+itself (`mlflow_link.py`, `registry.py`), and what is worth logging (the stages).
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ from tbexp.config.schema import Tracking
 from tbexp.tracking.address import sqlite_path, tracker_uri
 from tbexp.tracking.journal import Journal, Sent, read_sent, write_sent
 from tbexp.tracking.mlflow_link import BATCH, FIRST_USE_SECONDS, Link, Wanted, connect, way_out
+from tbexp.tracking.registry import register
 
+JOURNALS = ("metrics", "artifacts", "models")
 EVERY_SECONDS = 2.0  # between two batches
 LONGEST_PAUSE = 60.0  # between two tries during an outage
+UPLOAD_SECONDS = 6 * 3600.0  # that the end of a run waits for weights that are being copied
 LONGEST_VALUE = 500  # characters of a param; longer ones become an artifact
 LONGEST_NAME = 250  # characters, MLflow's limit
 ENVIRONMENT = {
@@ -73,7 +76,7 @@ def flatten(params: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 def all_sent(folder: Path, *, uri: str, run_key: str, parent_run_id: str | None) -> bool:
     """Whether the tracker has all of the run of `folder`, its good end and its parent included, as known here."""
     sent = read_sent(folder / "mlflow_run.json", uri=uri, run_key=run_key)
-    sizes = {name: _size(folder / f"{name}.jsonl") for name in ("metrics", "artifacts")}
+    sizes = {name: _size(folder / f"{name}.jsonl") for name in JOURNALS}
     return sent.ended and sent.parent == parent_run_id and all(sent.offsets.get(n, 0) == s for n, s in sizes.items())
 
 
@@ -87,6 +90,7 @@ class Run:
         self._metrics = Journal(folder / "metrics.jsonl")
         self._told = {row["name"]: row["value"] for row in self._metrics.rows() if row["step"] == 0}
         self._artifacts = Journal(folder / "artifacts.jsonl")
+        self._models = Journal(folder / "models.jsonl")
         self._sender: _Sender | None = None
 
     def metric(self, name: str, value: float, step: int = 0) -> None:
@@ -104,6 +108,20 @@ class Run:
     def artifact(self, path: Path | str, folder: str | None = None) -> None:
         """A file or folder that MLflow is to keep, under `folder` there. It is copied later: leave it where it is."""
         self._artifacts.append([{"path": str(Path(path).absolute()), "folder": folder}])
+
+    def model(self, folder: Path, *, name: str, key: str, tags: Mapping[str, Any], upload: bool = False) -> None:
+        """Weights that MLflow is to have in its registry: one version of the model `name` for each `key`.
+
+        folder: of a Hugging Face model; leave it where it is. upload: MLflow gets the files, else only where they are.
+        """
+        texts = {tag: value if isinstance(value, str) else json.dumps(value) for tag, value in tags.items()}
+        row = {"folder": str(folder.absolute()), "name": name, "key": key, "tags": texts, "upload": upload}
+        self._models.append([row])
+
+    def close(self) -> None:
+        """Closes the files."""
+        for journal in (self._metrics, self._artifacts, self._models):
+            journal.close()
 
     @property
     def run_id(self) -> str | None:
@@ -127,10 +145,10 @@ def open_run(
 ) -> Iterator[Run]:
     """Opens the run of `run_key`, continuing it if the tracker or `folder` knows it.
 
-    folder: of this run alone; gets metrics.jsonl, artifacts.jsonl, params/ and mlflow_run.json. patience: seconds to
-    wait at the end for a tracker that takes nothing more; a local database may take longer to be opened. The run ends
-    as FINISHED, after an interrupt as KILLED, else as FAILED. Raises UserError for a tracker that can't be used, and
-    nothing for one that does not answer.
+    folder: of this run alone; gets metrics.jsonl, artifacts.jsonl, models.jsonl, params/ and mlflow_run.json. patience:
+    seconds to wait at the end for a tracker that takes nothing more; a local database may take longer to be opened. The
+    run ends as FINISHED, after an interrupt as KILLED, else as FAILED. Raises UserError for a tracker that can't be
+    used, and nothing for one that does not answer.
     """
     if not re.fullmatch(r"[\w.:/-]+", run_key, flags=re.ASCII):
         raise ValueError(f"run_key {run_key!r} has characters that a search for it could not hold")
@@ -153,8 +171,7 @@ def open_run(
         if run._sender:
             run._sender.close(status, patience)
         else:
-            run._metrics.close()
-            run._artifacts.close()
+            run.close()
 
 
 @dataclass(slots=True)
@@ -194,6 +211,7 @@ class _Sender:
         self._link: Link | None = None
         self._tried = threading.Event()  # the first try to connect is over, well or ill
         self._moved = time.monotonic()  # when the tracker last took something
+        self._copying = False  # weights, which takes long
         self._status: str | None = None
         self._wake = threading.Event()
         # A daemon: a tracker that hangs must not keep a finished process alive.
@@ -212,7 +230,8 @@ class _Sender:
             # Opening a local database is work, not an outage: the imports and the migration take 5 s on an idle machine
             # and a minute where eight jobs start at once. Ending the process in it could leave half a migration.
             opening = not self._tried.is_set() and sqlite_path(self._wanted.uri) is not None
-            left = self._moved + (max(patience, 2 * FIRST_USE_SECONDS) if opening else patience) - time.monotonic()
+            allowed = max(patience, 2 * FIRST_USE_SECONDS) if opening else UPLOAD_SECONDS if self._copying else patience
+            left = self._moved + allowed - time.monotonic()
             if left <= 0:
                 log.warning("the tracker has not taken everything; the rest is kept in %s", self._run.folder)
                 break
@@ -240,8 +259,7 @@ class _Sender:
             finally:
                 self._tried.set()
             self._wake.wait(0.2 if last else outage.pause)
-        self._run._metrics.close()
-        self._run._artifacts.close()
+        self._run.close()
 
     def _send(self) -> None:
         if self._link is None:
@@ -258,6 +276,14 @@ class _Sender:
             for row in rows[0]:
                 self._link.artifact(Path(row["path"]), row["folder"])
             self._keep("artifacts", rows[1])
+        while rows := self._next("models", self._run._models, 1):
+            for row in rows[0]:
+                self._copying = bool(row["upload"])
+                try:
+                    register(self._link, self._wanted.uri, row)
+                finally:
+                    self._copying = False
+            self._keep("models", rows[1])
 
     def _connect(self) -> Link:
         wanted = replace(self._wanted, known_id=self._sent.run_id)

@@ -6,6 +6,7 @@ how a run is started, watched, continued and ended (`run`, `driver`), and which 
 imports neither verl nor torch.
 """
 
-from tbexp.training.run import TrainResult, problems, train
+from tbexp.training.run import TrainResult, chosen_weights, problems, train
+from tbexp.training.weights import fault as weights_fault
 
-__all__ = ["TrainResult", "problems", "train"]
+__all__ = ["TrainResult", "chosen_weights", "problems", "train", "weights_fault"]

@@ -25,11 +25,22 @@ from typing import Any
 
 from tbexp.config.schema import Config
 from tbexp.errors import Problem, Stopped, UserError, WorldFailure
-from tbexp.training import checkpoints, environment, estimates, mapping, nonfinite, processes, rows, stopping
+from tbexp.training import (
+    checkpoints,
+    environment,
+    estimates,
+    mapping,
+    nonfinite,
+    processes,
+    rows,
+    stopping,
+    weights,
+)
 from tbexp.training.failures import FAILURES
 
 log = logging.getLogger(__name__)
 
+CHOSEN = "chosen"
 LOOP = "tbexp.training.episode_loop.EpisodeLoop"
 POLL_SECONDS = 0.2
 OBJECT_STORE_BYTES = 256 * 2**20
@@ -49,6 +60,11 @@ class TrainResult:
     history: dict[int, dict[str, float]]
     skipped: tuple[str, ...] = ()  # checkpoints that were passed over, one sentence each
 
+    @property
+    def validation_pass_rate(self) -> float:
+        """Of the chosen step."""
+        return self.history[self.step][rows.VALIDATION]
+
 
 def train(
     config: Config,
@@ -64,7 +80,7 @@ def train(
     ray_address: str | None = None,
     left: Left = lambda: None,
 ) -> TrainResult:
-    """Trains to `config.training.steps` and exports the step that validated best to `folder/chosen`.
+    """Trains to `config.training.steps` and exports the step that validated best; `folder/chosen` is a link to it.
 
     folder: the stage's own; continued when it holds a part of this training. root: the dataset's folder, by default
     `config.tasks.root`. loop: the agent loop's class. ray_address: a running Ray to use instead of a local one. left:
@@ -407,6 +423,23 @@ def prune(folder: Path, history: Mapping[int, Mapping[str, float]], keep: int, t
         checkpoints.remove(whole[step])
 
 
+def chosen_weights(folder: Path, step: int) -> Path:
+    """The exported weights of a step. A longer training of the same folder may choose another one, and what refers to
+    these keeps them; `chosen` is a link to the newest choice.
+    """
+    return folder / f"{CHOSEN}-step-{step}"
+
+
+def point(place: Path, target: Path) -> None:
+    """Makes `place` a link to `target`, which lies beside it; it is there at every moment."""
+    fresh = place.with_name(f"{place.name}.new")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(target.name, target_is_directory=True)
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place)
+    fresh.rename(place)
+
+
 def finish(
     config: Config,
     *,
@@ -423,13 +456,13 @@ def finish(
     best = checkpoints.best_step({s: v for s, v in rows.validation(history).items() if s in whole}, trials)
     if best is None:
         raise RuntimeError(f"no validated step up to {steps} has a whole checkpoint in {folder / 'checkpoints'}")
-    target, note = folder / "chosen", folder / "chosen.json"
-    if not (target.exists() and note.exists() and json.loads(note.read_text())["step"] == best):
-        note.unlink(missing_ok=True)
+    target = chosen_weights(folder, best)
+    if not target.exists() or weights.fault(target):
         command = [sys.executable, "-m", "tbexp.training.export", str(whole[best]), str(model_folder), str(target)]
         env = os.environ | {"PYTHONPATH": environment.python_path(os.environ)}
         done = subprocess.run(command, env=env, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"the checkpoint of step {best} could not be exported:\n{done.stderr}")
-        write_whole(note, json.dumps({"step": best, rows.VALIDATION: history[best][rows.VALIDATION]}))
+    point(folder / CHOSEN, target)
+    write_whole(folder / "chosen.json", json.dumps({"step": best, rows.VALIDATION: history[best][rows.VALIDATION]}))
     return TrainResult(target, best, steps, history, tuple(skipped))

@@ -8,9 +8,12 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import threading
+import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -230,3 +233,40 @@ def unbroken(new_place: Callable[[], Place]) -> tuple[Place, subprocess.Complete
     place.gardener.key = place.environment["GARDEN_KEY"]
     done = place.run("tracking=mlflow")
     return place, done, place.gardener.count
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an MLflow server with a database and artifacts of its own."""
+    folder = tmp_path_factory.mktemp("server")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [
+        *(sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"),
+        *("--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}", "--artifacts-destination", str(folder / "files")),
+    ]
+    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "OMP_NUM_THREADS": "1"}
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True)
+    uri = f"http://127.0.0.1:{port}"
+    try:
+        until = time.monotonic() + 180
+        while not answers(f"{uri}/health"):
+            assert process.poll() is None and time.monotonic() < until, (folder / "log").read_text()[-2000:]
+            time.sleep(0.3)
+        yield uri
+    finally:
+        os.killpg(process.pid, 15)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+
+
+def answers(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(address, timeout=2):
+            return True
+    except OSError:
+        return False

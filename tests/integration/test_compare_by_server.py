@@ -9,9 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,42 +29,6 @@ code = main(sys.argv[1:])
 sys.stdout.write("loaded: %s" % sorted({"torch", "ray", "verl", "vllm", "transformers"} & set(sys.modules)))
 sys.exit(code)
 """
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("server")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [
-        *(sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"),
-        *("--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}", "--artifacts-destination", str(folder / "files")),
-    ]
-    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "OMP_NUM_THREADS": "1"}
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True)
-    uri = f"http://127.0.0.1:{port}"
-    try:
-        until = time.monotonic() + 180
-        while not answers(f"{uri}/health"):
-            assert process.poll() is None and time.monotonic() < until, (folder / "log").read_text()[-2000:]
-            time.sleep(0.3)
-        yield uri
-    finally:
-        os.killpg(process.pid, 15)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
-
-
-def answers(address: str) -> bool:
-    try:
-        with urllib.request.urlopen(address, timeout=2):
-            return True
-    except OSError:
-        return False
 
 
 def compare(server: str, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

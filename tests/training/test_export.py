@@ -1,0 +1,140 @@
+"""Checkpoints as verl saves them -> plain Hugging Face folders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tbexp.training import weights
+
+pytestmark = pytest.mark.train
+
+
+def model_of(**changes: Any) -> Any:
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(0)
+    shape = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "head_dim": 8}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": True}
+    return Qwen3ForCausalLM(Qwen3Config(**shape, **heads, **changes))
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    model_of().save_pretrained(tmp_path / "base")
+    (tmp_path / "base" / "chat_template.jinja").write_text("{{ messages }}")
+    return tmp_path / "base"
+
+
+def checkpoint(folder: Path, state: dict[str, Any], lora: dict[str, Any] | None = None) -> Path:
+    """One rank's checkpoint in verl's files."""
+    import torch
+
+    actor = folder / "global_step_1" / "actor"
+    actor.mkdir(parents=True)
+    torch.save(state, actor / "model_world_size_1_rank_0.pt")
+    (actor / "fsdp_config.json").write_text('{"FSDP_version": 2, "world_size": 1}')
+    if lora:
+        (actor / "lora_train_meta.json").write_text(json.dumps(lora))
+    return actor.parent
+
+
+def logits(model: Any) -> Any:
+    import torch
+
+    with torch.no_grad():
+        return model.eval()(torch.arange(30)[None]).logits
+
+
+def loaded(folder: Path) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder)
+
+
+def test_an_exported_folder_is_the_trained_model_with_the_base_s_files(tmp_path: Path, base: Path) -> None:
+    import torch
+
+    from tbexp.training.export import export
+
+    trained = model_of()
+    with torch.no_grad():
+        for parameter in trained.parameters():
+            parameter.add_(0.01 * torch.randn_like(parameter))
+    export(checkpoint(tmp_path, trained.state_dict()), base, tmp_path / "chosen")
+    assert torch.equal(logits(loaded(tmp_path / "chosen")), logits(trained))
+    assert (tmp_path / "chosen" / "chat_template.jinja").read_text() == "{{ messages }}"
+    assert weights.fault(tmp_path / "chosen", base) == ""
+
+
+@pytest.mark.parametrize("only", [False, True])
+def test_a_lora_checkpoint_is_merged_as_peft_merges_it(tmp_path: Path, base: Path, only: bool) -> None:
+    import torch
+    from peft import LoraConfig, TaskType, get_peft_model
+
+    from tbexp.training.export import export
+
+    settings = LoraConfig(task_type=TaskType.CAUSAL_LM, r=4, lora_alpha=8, target_modules="all-linear", bias="none")
+    trained = get_peft_model(loaded(base), settings)
+    with torch.no_grad():
+        for name, parameter in trained.named_parameters():
+            if "lora_" in name:
+                parameter.copy_(0.1 * torch.randn_like(parameter))
+    state = {name: tensor.clone() for name, tensor in trained.state_dict().items() if not only or "lora_" in name}
+    assert sum("lora_B" in name for name in state) == 14  # seven projections in each of two layers
+    saved = checkpoint(tmp_path, state, {"r": 4, "lora_alpha": 8, "task_type": "CAUSAL_LM"})
+    export(saved, base, tmp_path / "chosen")
+    before, merged = logits(loaded(base)), logits(loaded(tmp_path / "chosen"))
+    torch.testing.assert_close(merged, logits(trained.merge_and_unload()), atol=1e-5, rtol=0)
+    assert (merged - before).abs().max() > 0.01
+    assert weights.fault(tmp_path / "chosen", base) == ""
+
+
+def test_adapters_that_are_not_plain_lora_are_refused(tmp_path: Path, base: Path) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    from tbexp.training.export import export
+
+    trained = get_peft_model(loaded(base), LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj"], use_dora=True))
+    with pytest.raises(ValueError, match="2 weights of adapters that are not plain LoRA"):
+        export(checkpoint(tmp_path, trained.state_dict(), {"r": 4, "lora_alpha": 8}), base, tmp_path / "chosen")
+    assert not (tmp_path / "chosen").exists()
+
+
+def test_weights_that_are_not_finite_are_not_exported(tmp_path: Path, base: Path) -> None:
+    from tbexp.training.export import export
+
+    state = model_of().state_dict()
+    state["model.norm.weight"][3] = float("nan")
+    with pytest.raises(ValueError, match=r"1 weights that are not finite, such as model\.norm\.weight"):
+        export(checkpoint(tmp_path, state), base, tmp_path / "chosen")
+
+
+@pytest.mark.parametrize(
+    ("harm", "fault"),
+    [
+        (lambda f: None, ""),
+        (lambda f: cut(f / "model.safetensors", 5), "model.safetensors has"),
+        (lambda f: (f / "model.safetensors").write_bytes(b"no"), "is no safetensors file"),
+        (lambda f: (f / "model.safetensors").unlink(), "it has no safetensors files"),
+        (lambda f: (f / "config.json").write_text("{}"), "names no model_type"),
+        (lambda f: (f / "config.json").unlink(), "FileNotFoundError"),
+        (
+            lambda f: (f / weights.INDEX).write_text('{"weight_map": {"x": "y"}}'),
+            "1 weights of its index are in no file",
+        ),
+    ],
+)
+def test_a_folder_that_is_not_whole_says_why(base: Path, harm: Any, fault: str) -> None:
+    harm(base)
+    found = weights.fault(base)
+    assert found.startswith(fault) or fault in found
+    assert bool(found) == bool(fault)
+
+
+def cut(file: Path, count: int) -> None:
+    file.write_bytes(file.read_bytes()[:-count])
