@@ -173,6 +173,7 @@ def settings(config: Config, *, model_folder: Path, folder: Path) -> dict[str, A
     else:
         whole = math.ceil(config.model.max_context / config.topology.sequence_parallel)
         values |= {
+            "actor_rollout_ref.model.external_lib": ["tbexp.training.upstream"],
             "actor_rollout_ref.model.override_config.attn_implementation": config.topology.attention,
             "actor_rollout_ref.model.use_fused_kernels": True,  # the logits of a large vocabulary are never in memory
             "actor_rollout_ref.model.fused_kernel_options.impl_backend": "torch",

@@ -41,6 +41,7 @@ def toy_config(**changes: dict[str, Any]) -> Config:
         "tracking": {"name": "none", "kind": "none"},
         "compare": {"name": "baseline"},
         "parity": {"name": "vllm"},
+        "serve": {"name": "proxy"},
     }
     for group, change in changes.items():
         groups[group] = {**groups[group], **change}
