@@ -88,9 +88,9 @@ def sum_up(run: Context, pool: Pool | None, metrics_file: Path) -> None:
     run.results.append(
         (
             "forecast",
-            f"mixed groups {found.mixed_rate_untrained:.0%} for the untrained policy, "
-            f"{found.mixed_rate_at_reward:.0%} at the updates' rewards; they were {found.mixed_rate:.0%}. Thrown away "
-            f"per update: {found.thrown_away:.0f} attempts, forecast {found.thrown_away_untrained:.0f}",
+            f"mixed groups {found.mixed_rate:.0%}, forecast {found.mixed_rate_untrained:.0%} "
+            f"({found.mixed_rate_at_reward:.0%} at the updates' rewards); attempts thrown away per update "
+            f"{found.thrown_away:.0f}, forecast {found.thrown_away_untrained:.0f}",
         )
     )
 

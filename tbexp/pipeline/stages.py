@@ -256,7 +256,7 @@ def evaluate(run: Context) -> None:
     write_tallies(run, rows_by_policy, tasks)
     shared = audit(run)
     if shared is not None:
-        run.results.append(("overlap", shared["text"]))
+        run.results.append(("overlap", shared["short"]))
 
 
 def foreign_evaluation(run: Context) -> tuple[dict[str, list[AttemptRow]], list[Task]]:

@@ -49,8 +49,15 @@ class Overlap:
     near: tuple[tuple[str, str, float], ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON form, with `text`: the sentence for people."""
-        return {**asdict(self), "near": [list(pair) for pair in self.near], "text": self.text()}
+        """JSON form, with `text`, the sentence for people, and `short`."""
+        return {**asdict(self), "near": [list(pair) for pair in self.near], "text": self.text(), "short": self.short()}
+
+    def short(self) -> str:
+        """What a reader of the results has to know, for a line of a table."""
+        return (
+            f"of {self.evaluation} held-out tasks {self.equal_tasks} are in the pool, {self.equal_queries} have an "
+            f"equal query there, {self.near_queries} a near-equal one"
+        )
 
     def text(self) -> str:
         """The figures in one line."""
