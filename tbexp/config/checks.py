@@ -375,6 +375,16 @@ def read_twice(config: Config) -> Iterator[Problem]:
         yield Problem("vLLM's parsers need a tokenizer", "parity.tokenizer", "the model's folder, or set model.path")
 
 
+def environment(config: Config) -> Iterator[Problem]:
+    url, key = config.sandbox.environment.url, "sandbox.environment.url"
+    if url is None or not url.startswith(("http://", "https://")):
+        yield Problem(f"{url or 'null'} is no web address of an environment server", key, f"{key}=http://HOST:8000")
+    for stage in ("train", "serve"):
+        if stage in config.stages:
+            what = f"{stage} needs backends of its own, but the attempts are at an environment server"
+            yield Problem(what, "sandbox.kind", "sandbox=prefork")
+
+
 def served(config: Config) -> Iterator[Problem]:
     for name in ("policy", "selection.reference.policy"):
         part = config.policy if name == "policy" else config.selection.reference.policy
@@ -397,6 +407,8 @@ def served(config: Config) -> Iterator[Problem]:
 
 
 def sandbox(config: Config) -> Iterator[Problem]:
+    if config.sandbox.kind == "openenv":
+        yield from environment(config)
     if config.sandbox.kind != "proxy":
         return
     url = config.sandbox.proxy.url

@@ -120,8 +120,11 @@ def packages(config: Config) -> Iterator[Problem]:
             "policy.kind",
             f"pip install 'tbexp[{extra}]', or policy=chat with an endpoint",
         )
-    if "serve" in config.stages and config.serve.kind == "openenv" and importlib.util.find_spec("openenv") is None:
-        yield Problem("openenv is not installed", "serve.kind", "pip install 'tbexp[serve]', or serve=proxy")
+    asks = config.sandbox.kind == "openenv" and bool({"probe", "evaluate"} & set(config.stages))
+    offers = "serve" in config.stages and config.serve.kind == "openenv"
+    if (asks or offers) and importlib.util.find_spec("openenv") is None:
+        key = "serve.kind" if offers else "sandbox.kind"
+        yield Problem("the package openenv is not installed", key, "pip install 'tbexp[serve]'")
     proxied = "serve" in config.stages and config.serve.kind == "proxy" and config.serve.upstream is None
     used = started_here(config) if {"probe", "evaluate"} & set(config.stages) else set()
     if proxied or ("policy" in used and config.launcher.kind == "local"):

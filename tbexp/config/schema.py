@@ -278,11 +278,20 @@ class SessionProxy(Group):
     api_key_env: str | None = None  # environment variable that holds its key; null: it needs none
 
 
+class Environment(Group):
+    """An OpenEnv server of tasks, such as `stages=[serve] serve=openenv`. User, judge and check are its own."""
+
+    url: str | None = None  # such as http://HOST:8000
+    timeout_s: Positive = 1800.0  # of one of its answers
+
+
 class SandboxConfig(Group):
     name: str
-    # Servers forked from warm ones, started as new processes, or kept by a session proxy that runs already.
-    kind: Literal["prefork", "process", "proxy"]
+    # Servers forked from warm ones, started as new processes, or kept by a session proxy that runs already; openenv:
+    # whole attempts at an environment server.
+    kind: Literal["prefork", "process", "proxy", "openenv"]
     proxy: SessionProxy = SessionProxy()  # for kind=proxy
+    environment: Environment = Environment()  # for kind=openenv
     servers: str | None = None  # servers.yaml; null: <tasks.root>/servers/servers.yaml
     allow_env: list[str] = Field(default_factory=list)  # names that server commands and graders may see
     # Names that {env[NAME]} may have in the headers of remote servers; neither servers nor graders see them.

@@ -11,16 +11,16 @@ import asyncio
 import heapq
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from tbexp.attempts import AttemptRow, AttemptStore
 from tbexp.config.schema import Config
-from tbexp.episode import Attempt, World, open_judge, open_user, run_attempt
+from tbexp.episode import Attempt, User, World, open_judge, open_user, run_attempt
 from tbexp.errors import UserError, WorldFailure, one_line
-from tbexp.grading import open_grader
+from tbexp.grading import Judge, open_grader
 from tbexp.pipeline.identity import attempt_seed
 from tbexp.pipeline.progress import Bar
 from tbexp.pipeline.wanted import Key, Wanted
@@ -85,19 +85,12 @@ async def _campaign(
         for person in (user, judge, policy):
             if (close := getattr(person, "close", None)) is not None:
                 stack.push_async_callback(close)
-        world = World(
-            sandbox=await stack.enter_async_context(open_sandbox(config.sandbox, servers)),
-            grader=await stack.enter_async_context(open_grader(config.sandbox)),
-            user=user,
-            judge=judge,
-        )
+        make = await _maker(config, stack, servers, user, judge, policy)
 
         async def attempt(uid: str, number: int) -> AttemptRow:
             seed = attempt_seed(config.seed, uid, number)
             for tries in range(1, retries + 2):
-                done = await run_attempt(
-                    by_uid[uid], attempt=number, seed=seed, policy=policy, world=world, limits=config.policy.limits
-                )
+                done = await make(by_uid[uid], number, seed)
                 row = row_of(done, tries, config.sandbox.search, evaluation_only=uid in benchmark)
                 store.append(row, done.trajectory)
                 tally.note(done, last=tries == retries + 1)
@@ -115,6 +108,39 @@ async def _campaign(
                 group.create_task(worker())
     left = Counter(row.system_error["kind"] for row in wanted.counted(store.rows()) if row.system_error)
     return CampaignResult(tally.fresh, dict(left))
+
+
+async def _maker(
+    config: Config,
+    stack: AsyncExitStack,
+    servers: Mapping[str, Server],
+    user: User | None,
+    judge: Judge,
+    policy: Policy,
+) -> Callable[[Task, int, int], Awaitable[Attempt]]:
+    """What makes an attempt of a task, a number and a seed: in a world of ours, or at an environment server."""
+    limits, environment = config.policy.limits, config.sandbox.environment
+    if config.sandbox.kind == "openenv":
+        from tbexp.serving.openenv_client import attempt_at
+
+        return lambda task, number, seed: attempt_at(
+            str(environment.url),
+            task.uid,
+            attempt=number,
+            seed=seed,
+            policy=policy,
+            limits=limits,
+            timeout_s=environment.timeout_s,
+        )
+    world = World(
+        sandbox=await stack.enter_async_context(open_sandbox(config.sandbox, servers)),
+        grader=await stack.enter_async_context(open_grader(config.sandbox)),
+        user=user,
+        judge=judge,
+    )
+    return lambda task, number, seed: run_attempt(
+        task, attempt=number, seed=seed, policy=policy, world=world, limits=limits
+    )
 
 
 class _Queue:

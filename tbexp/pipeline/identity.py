@@ -31,8 +31,10 @@ def tasks_digest(tasks: Sequence[Task]) -> str:
 
 def attempt_settings(config: Config) -> Mapping[str, Any]:
     """What decides one attempt besides task, policy and seed."""
+    elsewhere = {"environment": config.sandbox.environment.url} if config.sandbox.kind == "openenv" else {}
     return {
         "format": FORMAT,
+        **elsewhere,
         "sampling": config.policy.sampling.model_dump(),
         "limits": config.policy.limits.model_dump(),
         "user": _person(config.user),

@@ -10,14 +10,20 @@ from __future__ import annotations
 import asyncio
 import shlex
 import socket
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 from tbexp.config.checks import key_names
 from tbexp.config.schema import Config
 from tbexp.config.secrets import provide
+from tbexp.episode import World, open_judge, open_user
 from tbexp.errors import Problem, UserError, WorldFailure
+from tbexp.grading import open_grader
+from tbexp.pipeline.files import read_json
+from tbexp.pipeline.identity import attempt_seed
+from tbexp.pipeline.inputs import Inputs
 from tbexp.pipeline.progress import Progress
+from tbexp.sandbox import open_sandbox
 from tbexp.serving import vllm_server
 
 
@@ -27,7 +33,10 @@ def serve(config: Config, *, run_dir: Path) -> None:
     """
     provide(config.launcher.secrets_file, key_names(config))
     with Progress() as progress:
-        serve_proxy(config, run_dir, progress)
+        if config.serve.kind == "openenv":
+            serve_tasks(config, progress)
+        else:
+            serve_proxy(config, run_dir, progress)
 
 
 def serve_proxy(config: Config, run_dir: Path, progress: Progress) -> None:
@@ -68,16 +77,55 @@ def serve_proxy(config: Config, run_dir: Path, progress: Progress) -> None:
     progress.say("serving has ended")
 
 
+def serve_tasks(config: Config, progress: Progress) -> None:
+    """The config's tasks as an OpenEnv environment."""
+    from tbexp.serving.listening import address_of, listen, serve_until_ended
+
+    wanted, inputs = config.serve, Inputs()
+    tasks = {"candidates": inputs.candidates(config), "held_out": inputs.held_out(config)}
+    servers = inputs.servers(config)
+    told = f"{len(tasks['candidates'])} candidates and {len(tasks['held_out'])} held-out tasks"
+    if config.dry_run:
+        progress.say(f"would serve {told} at http://{wanted.host}:{wanted.port}; nothing was started")
+        return
+
+    async def offered(listening: socket.socket) -> None:
+        from tbexp.serving.openenv_server import Offer, openenv_app
+
+        async with AsyncExitStack() as stack:
+            user, judge = open_user(config.user, config.prices), open_judge(config.judge, config.prices)
+            for person in (user, judge):
+                if (close := getattr(person, "close", None)) is not None:
+                    stack.push_async_callback(close)
+            sandbox = await stack.enter_async_context(open_sandbox(config.sandbox, servers))
+            grader = await stack.enter_async_context(open_grader(config.sandbox))
+            offer = Offer(
+                tasks,
+                World(sandbox=sandbox, grader=grader, user=user, judge=judge),
+                config.policy.limits,
+                lambda uid, attempt: attempt_seed(config.seed, uid, attempt),
+                wanted.trajectories,
+            )
+            app = openenv_app(offer, sessions=wanted.sessions)
+            address = address_of(listening)
+            progress.say(f"serving {told} at {address} (OpenEnv: reset and step at /ws); Ctrl-C ends it")
+            await serve_until_ended(app, listening)
+
+    with listen(wanted.host, wanted.port) as listening:
+        asyncio.run(offered(listening))
+    progress.say("serving has ended")
+
+
 def weights_of(config: Config, run_dir: Path) -> tuple[str, str]:
     """The weights that are served and their name: those named, else the run's trained ones, else the base model's.
 
     UserError when there are none.
     """
-    chosen = run_dir / "train" / "chosen"
+    chosen = trained_weights(run_dir / "train", config.training.steps)
     if config.policy.vllm.model is not None:
         weights, name = config.policy.vllm.model, Path(config.policy.vllm.model).name
-    elif (chosen / "config.json").is_file():
-        weights, name = str(chosen.resolve()), f"{config.model.name}-trained"
+    elif chosen is not None:
+        weights, name = str(chosen), f"{config.model.name}-trained"
     elif config.model.path is not None:
         weights, name = config.model.path, config.model.name
     else:
@@ -90,3 +138,12 @@ def weights_of(config: Config, run_dir: Path) -> tuple[str, str]:
             )
         )
     return weights, config.serve.model or name
+
+
+def trained_weights(folder: Path, steps: int) -> Path | None:
+    """The chosen weights of a training of so many steps, else those of the longest one in the run's folder."""
+    from tbexp.training import chosen_weights
+
+    result = read_json(folder / f"result-{steps}.json")
+    places = [folder / "chosen"] if result is None else [chosen_weights(folder, result["chosen_step"])]
+    return next((place.resolve() for place in places if (place / "config.json").is_file()), None)

@@ -94,11 +94,12 @@ def read_servers(
 
 
 def servers_of(config: SandboxConfig, root: Path, python: str | None) -> dict[str, Server]:
-    """The servers of the dataset in `root`, or of sandbox.servers; none with a session proxy, which has its own.
+    """The servers of the dataset in `root`, or of sandbox.servers; none with a session proxy or an environment
+    server, which has its own.
 
     python: what `{python}` means; None: this interpreter. Raises UserError.
     """
-    if config.kind == "proxy":
+    if config.kind in ("proxy", "openenv"):
         return {}
     file = Path(config.servers) if config.servers else root / "servers" / "servers.yaml"
     return read_servers(file, python=python or sys.executable, allow_env=config.allow_env, remote_env=config.remote_env)

@@ -28,6 +28,7 @@ NEEDS = {  # what an option can't do without
     ("policy", "scripted"): ["stages=[probe,select]"],
     ("user", "chat"): ["user.endpoint.base_url=http://localhost/v1", "user.endpoint.model=m"],
     ("judge", "chat"): ["judge.endpoint.base_url=http://localhost/v1", "judge.endpoint.model=m"],
+    ("sandbox", "openenv"): ["sandbox.environment.url=http://localhost:8000", "stages=[probe,select]"],
     ("policy", "published"): ["model.max_context=133120"],
     ("topology", "h100x3"): ["group=published"],
     ("experiment", "bench_v1"): [

@@ -1,0 +1,181 @@
+"""An OpenEnv environment server as a process, driven by the client of openenv, and by tbexp itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import tbexp
+from tbexp.samples.shipped import shipped
+from tbexp.samples.situation import Call
+
+openenv = pytest.importorskip("openenv", reason="the extra serve (package openenv) is not installed")
+PATIENCE_S = 90.0
+UID = "swap.py:test_swap_site_smaller_3"
+
+
+@contextmanager
+def served(folder: Path, *words: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """The environment server: its address and its process, which is ended afterwards."""
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = str(Path(tbexp.__file__).parent.parent)
+    said = folder / "said"
+    command = [sys.executable, "-m", "tbexp", "stages=[serve]", "serve=openenv", "serve.port=0", *words]
+    with said.open("wb") as file:
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=file, stderr=file)
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while not (found := re.search(r"at (http://127\.0\.0\.1:\d+) \(OpenEnv", said.read_text())):
+            assert process.poll() is None and time.monotonic() < deadline, said.read_text()
+            time.sleep(0.1)
+        yield found[1], process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0, said.read_text()
+        assert "Traceback" not in said.read_text()
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with served(tmp_path_factory.mktemp("served"), "serve.sessions=2", "serve.trajectories=true") as (address, _):
+        yield address
+
+
+def client(url: str) -> Any:
+    """As somebody else would use it: the generic client of openenv, without async."""
+    return openenv.GenericEnvClient(base_url=url, message_timeout_s=PATIENCE_S).sync()
+
+
+def solve(env: Any, uid: str) -> list[Any]:
+    """What the environment answers to the right steps of a task of the sample domain."""
+    results = [env.reset(test_uid=uid)]
+    for step in shipped()[uid].right:
+        if isinstance(step, Call):
+            action = {"type": "call_tool", "tool_name": step.tool, "arguments": dict(step.arguments), "call_id": "mine"}
+        else:
+            action = {"type": "submit_message", "content": step.text}
+        results.append(env.step(action))
+    return results
+
+
+def test_a_task_that_is_done_right_passes(url: str) -> None:
+    with client(url) as env:
+        first, *middle, last = solve(env, UID)
+        state = env.state()
+        again = env.step({"type": "submit_message", "content": "more"})
+    opening = first.observation
+    assert opening["kind"] == "reset" and opening["task_uid"] == UID and not first.done and first.reward is None
+    assert [message["role"] for message in opening["messages"]] == ["system", "system", "user"]
+    assert opening["messages"][-1]["content"] == opening["task"]
+    assert {"swap_machine", "get_rental"} <= {tool["name"] for tool in opening["tools"]}
+    called = [each.observation for each in middle if each.observation["kind"] == "tool"]
+    assert called and all(each["call_id"] == "mine" and each["tool_result"] for each in called)
+    assert (last.done, last.reward, last.observation["reward_type"]) == (True, 1.0, "pass")
+    assert last.observation["test_summary"] == {"passed": True, "graded": True, "is_system_error": False}
+    assert last.observation["finish_reason"] == "done" and last.observation["steps_taken"] == len(middle) + 1
+    attempt = last.observation["attempt"]
+    assert attempt["verdict"]["passed"] is True and any(attempt["effects"].values())
+    assert state["status"] == "done" and again.observation == last.observation
+
+
+def test_a_task_that_is_done_wrong_fails_and_the_next_episode_begins_anew(url: str) -> None:
+    with client(url) as env:
+        env.reset(test_uid=UID)
+        last = env.step({"type": "submit_message", "content": "I have done it. <DONE>"})
+        assert (last.done, last.reward, last.observation["reward_type"]) == (True, 0.0, "fail")
+        assert last.observation["test_summary"]["passed"] is False
+        assert solve(env, UID)[-1].reward == 1.0
+
+
+def test_mistakes_of_a_client_are_told_and_cost_no_step(url: str) -> None:
+    with client(url) as env:
+        assert env.step({"type": "list_tools"}).observation["error"] == "reset comes first"
+        unknown = env.reset(test_uid="none.py:test_none")
+        assert unknown.done and unknown.observation["finish_reason"] == "reset_error"
+        env.reset(test_uid=UID)
+        wrong = env.step({"type": "call_tool"})
+        assert wrong.observation["kind"] == "error" and not wrong.done and wrong.observation["steps_taken"] == 0
+        tools = env.step({"type": "list_tools"}).observation
+        assert tools["kind"] == "tools" and tools["steps_taken"] == 0
+        calls = [
+            {"name": "no_such_tool", "arguments": {}, "call_id": "a"},
+            {"name": "get_rental", "arguments": [1], "call_id": "b"},
+            {"name": "get_rental", "call_id": "c", "parse_error": "Error: that was no JSON"},
+        ]
+        batch = env.step({"type": "call_tool", "parallel_tool_calls": calls}).observation
+        assert batch["kind"] == "tool_batch" and batch["steps_taken"] == 1
+        found = [(each["call_id"], each["error"]) for each in batch["tool_results"]]
+        assert found == [("a", "tool_not_found"), ("b", "invalid_args"), ("c", "invalid_args")]
+        assert batch["tool_results"][2]["result"] == "Error: that was no JSON"
+        with pytest.raises(RuntimeError):
+            env.step({"type": "no_such_type"})
+        gone = env.step({"type": "give_up", "reason": "token_limit"})
+        assert (gone.done, gone.reward, gone.observation["finish_reason"]) == (True, 0.0, "token_limit")
+
+
+def test_a_seed_or_a_place_in_a_split_chooses_the_task(url: str) -> None:
+    with client(url) as env:
+        drawn = [env.reset(seed=seed).observation["task_uid"] for seed in (5, 5, 6, 7)]
+        assert drawn[0] == drawn[1] and len(set(drawn)) > 1
+        listed = httpx.post(f"{url}/tbexp/task", json={"split": "held_out", "index": 3}).json()["task"]
+        assert env.reset(split="held_out", index=3).observation["task_uid"] == listed["id"]
+    assert {each["name"] for each in httpx.get(f"{url}/tbexp/splits").json()} == {"candidates", "held_out"}
+    once = httpx.post(f"{url}/reset", json={"test_uid": UID}, timeout=PATIENCE_S).json()  # an episode of one request
+    assert once["observation"]["task_uid"] == UID
+    assert httpx.get(f"{url}/ready").json()["ready"] and httpx.get(f"{url}/health").status_code == 200
+
+
+def test_each_connection_has_an_episode_of_its_own_up_to_the_limit(url: str) -> None:
+    with client(url) as one, client(url) as two:
+        one.reset(test_uid=UID)
+        two.reset(test_uid=UID)
+        lost = two.step({"type": "submit_message", "content": "<DONE>"})
+        assert lost.done and not one.step({"type": "list_tools"}).done
+        with pytest.raises(Exception, match=r"(?i)capacity"), client(url) as three:
+            three.reset(test_uid=UID)
+    with client(url) as free:  # places are given back
+        assert not free.reset(test_uid=UID).done
+
+
+@pytest.fixture(scope="module")
+def garden_words() -> Callable[[Any], list[str]]:
+    def words(place: Any) -> list[str]:
+        return ["tasks=folder", f"tasks.root={place.garden}", "tasks.candidates=releases/candidates.yaml"]
+
+    return words
+
+
+def test_tbexps_own_policy_gets_there_the_verdicts_that_it_gets_here(
+    new_place: Callable[[], Any], unbroken: Any, garden_words: Callable[[Any], list[str]]
+) -> None:
+    place = new_place()
+    with served(place.folder, *garden_words(place), "serve.sessions=16") as (address, process):
+        elsewhere = ["sandbox=openenv", f"sandbox.environment.url={address}", "policy.concurrency=8"]
+        done = place.run(*elsewhere)
+        assert done.returncode == 0, done.stderr
+        assert place.counts() == unbroken[0].counts()
+        mine = {(row["uid"], row["attempt"]): row for row in unbroken[0].rows()}
+        for row in place.rows():
+            there = mine[row["uid"], row["attempt"]]
+            for name in ("passed", "reward", "finish_reason", "turns", "tool_calls", "prompt_tokens", "domain"):
+                assert row[name] == there[name], (name, row["uid"])
+        assert process.poll() is None
+
+
+def test_an_environment_that_is_not_there_is_the_worlds_failure(new_place: Callable[[], Any]) -> None:
+    place = new_place()
+    words = ["sandbox=openenv", "sandbox.environment.url=http://127.0.0.1:9", "probe.retries=0"]
+    done = place.run(*words)
+    assert done.returncode == 3 and "environment" in done.stderr
+    assert {row["system_error"]["kind"] for row in place.rows()} == {"environment"}
