@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parents[2] / "docs"
-GUIDES = ("evaluation", "datasets")
+GUIDES = ("evaluation", "datasets", "serving")
 # By how a command begins, why it is not run here.
 LEFT_OUT = {
     "git clone": "needs the network",
@@ -24,6 +24,11 @@ LEFT_OUT = {
     "python tests/benchmarks/replay_benchmark.py": "needs the benchmark's data",
     "python tests/benchmarks/bench_sandbox.py": "needs the benchmark's data, and takes an hour",
     "python tests/benchmarks/many_attempts.py": "takes minutes; test_many_attempts.py runs it",
+    "tbexp 'stages=[serve]'": "serving/test_serve.py and test_openenv.py run it",
+    "curl http://127.0.0.1:8014": "serving/test_proxy.py asks it",
+    "tbexp 'stages=[probe,select,report]' tasks=folder tasks.root=DIR policy=chat policy.serve=vllm": "needs a GPU; "
+    "serving/test_served_policy.py runs it with a stand-in",
+    "tbexp 'stages=[probe,select,report]' tasks=folder tasks.root=DIR sandbox=openenv": "test_openenv.py runs it",
 }
 
 
