@@ -8,6 +8,7 @@ pipeline's; a job runs its work as a process of its own, so nothing here imports
 from __future__ import annotations
 
 from tbexp.cluster.job import IDLE, STOPPED, NodeJob
+from tbexp.cluster.network import Network
 from tbexp.cluster.ray_nodes import Ray
 from tbexp.cluster.state import JobState, cancel, states
 from tbexp.cluster.submission import JobSpec, batch_text, inside_job, submit
@@ -17,6 +18,7 @@ __all__ = [
     "STOPPED",
     "JobSpec",
     "JobState",
+    "Network",
     "NodeJob",
     "Ray",
     "batch_text",

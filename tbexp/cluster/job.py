@@ -2,6 +2,8 @@
 
 Decided here:
 - Rank 0 runs the work; the other ranks only join Ray and stay until rank 0 is done.
+- Before that the nodes try their network (`network`). Those that fail are named, and the job goes back into the queue
+  without them; such a start counts as one that kept nothing.
 - On Slurm's warning (SIGUSR2) the work is asked to stop by a file, and the job goes back into the queue when the work
   has stopped. A start that kept nothing new says so and is counted; after `idle_restarts` of them the job fails.
 - On SIGTERM (cancelled, or out of time) everything is ended at once.
@@ -22,8 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from tbexp.cluster import network as between_nodes
 from tbexp.cluster import ray_nodes
-from tbexp.cluster.nodes import JobFailed, Nodes, inherited, scratch, spawn, write
+from tbexp.cluster.network import Network
+from tbexp.cluster.nodes import JobFailed, Nodes, address_of, inherited, scratch, spawn, write
 from tbexp.cluster.ray_nodes import Ray
 from tbexp.training import processes
 from tbexp.training.environment import python_path
@@ -41,6 +45,7 @@ class NodeJob:
     plan: str
     folder: str
     ray: Ray | None = None
+    network: Network | None = None  # None: it is not tried
     warning_seconds: float = 600.0
     requeue: bool = True
     idle_restarts: int = 2
@@ -58,6 +63,12 @@ class NodeJob:
         start = Path(self.folder) / nodes.start
         start.mkdir(exist_ok=True)
         with scratch(nodes) as temp:
+            if self.network is not None and len(nodes.hosts) > 1:
+                if nodes.rank:
+                    between_nodes.follow(nodes, start, self.network, signals.check)
+                elif bad := between_nodes.lead(nodes, start, self.network, signals.check):
+                    self.without(nodes, start, bad)
+                os.environ.update(between_nodes.interface_variables(self.network, address_of(nodes.hosts[0])))
             if nodes.rank and self.ray is not None:
                 ray_nodes.serve(nodes, start, temp, self.ray, signals.check)
                 return f"{nodes.host} took part"
@@ -89,12 +100,33 @@ class NodeJob:
             raise JobFailed(outcome(start) or f"the work ended with code {work.returncode}")
         return work.returncode
 
-    def again(self, nodes: Nodes, start: Path, *, idle: bool) -> None:
-        """Back into the queue, unless that is not allowed or does not help."""
-        said = outcome(start)
+    def without(self, nodes: Nodes, start: Path, bad: dict[str, str]) -> None:
+        """Back into the queue without the nodes whose network failed."""
+        told = "; ".join(f"{host}: {why}" for host, why in bad.items())
+        message = f"the network check failed on {told}"
+        write(start / "done", "")
+        count = self.idle_start(nodes, idle=True)
+        if count > self.idle_restarts:
+            raise JobFailed(f"{message}; {count} starts in a row kept nothing new, so the job is not started again")
+        if not self.requeue:
+            raise JobFailed(f"{message}. Exclude a bad node with launcher.exclude={','.join(bad)}")
+        log.warning("%s; the job goes back into the queue without %s", message, ", ".join(bad))
+        if said := between_nodes.requeue_without(nodes.job, bad):
+            raise JobFailed(f"{message}; Slurm does not start the job elsewhere: {said}")
+        time.sleep(120)  # Slurm ends this process
+        raise SystemExit(STOPPED)
+
+    def idle_start(self, nodes: Nodes, *, idle: bool) -> int:
+        """How many starts in a row have kept nothing, this one included."""
         counter = Path(self.folder) / f"idle-{nodes.job}"
         count = int(counter.read_text()) + 1 if idle and counter.exists() else int(idle)
         write(counter, str(count))
+        return count
+
+    def again(self, nodes: Nodes, start: Path, *, idle: bool) -> None:
+        """Back into the queue, unless that is not allowed or does not help."""
+        said = outcome(start)
+        count = self.idle_start(nodes, idle=idle)
         if count > self.idle_restarts:
             raise JobFailed(f"{said}; {count} starts in a row kept nothing new, so the job is not started again")
         if not self.requeue:

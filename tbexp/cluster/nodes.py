@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from tbexp.training import processes
 
@@ -81,13 +82,25 @@ def inherited() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in drop}
 
 
-def spawn(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """A process that does not hear Slurm's warning, which is sent to every process of a job: the rank alone decides."""
+def spawn(
+    command: Sequence[str], environment: Mapping[str, str], output: IO[bytes] | None = None
+) -> subprocess.Popen[bytes]:
+    """A process that does not hear Slurm's warning, which is sent to every process of a job: the rank alone decides.
+
+    output: of both streams; None: into the job's log.
+    """
 
     def deaf() -> None:
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
-    return subprocess.Popen(list(command), env=dict(environment), stdin=subprocess.DEVNULL, preexec_fn=deaf)
+    return subprocess.Popen(
+        list(command),
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        preexec_fn=deaf,
+    )
 
 
 @contextlib.contextmanager

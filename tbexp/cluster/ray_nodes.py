@@ -1,9 +1,9 @@
 """One Ray out of the nodes of a job.
 
 Decided here: the head is on rank 0, the others join it; its address and token are in a file of the start's folder that
-only its owner can read; every rank has the same token; a site's own RAY_ variables count for nothing. Ports are a range
-by job and restart, and the next one if that is taken. Rank 0 counts nodes and devices before the work begins, and
-names those that have not joined within the deadline. In the end workers leave first: a head would wait for them.
+only its owner can read; every rank has the same token; a site's own RAY_ variables count for nothing. Rank 0 counts
+nodes and devices before the work begins, and names those that have not joined within the deadline. In the end workers
+leave first: a head would wait for them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from tbexp.cluster.nodes import JobFailed, Nodes, address_of, end_descendants, inherited, spawn, write
+from tbexp.cluster.ports import NAMED, PORTS, free_range
 from tbexp.training import processes
 from tbexp.training.environment import TAKEN_AWAY, python_path
 
-FIRST_PORT, PORTS, SLOTS = 20000, 200, 60  # below the ephemeral ports of Linux, which begin at 32768
-NAMED = (
-    *("node-manager-port", "object-manager-port", "dashboard-agent-grpc-port", "dashboard-agent-listen-port"),
-    *("metrics-export-port", "runtime-env-agent-port"),
-)
 LEAVE_SECONDS = 20.0
 LOST_SECONDS = 20.0  # a head that answers no connection for so long is gone
 
@@ -194,25 +190,6 @@ def environment_of(nodes: Nodes, temp: Path, token: str) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "OMP_WAIT_POLICY": "PASSIVE",
     }
-
-
-def free_range(nodes: Nodes, address: str) -> int:
-    """First port of a range of PORTS that is free on this node: another job's Ray may be here, or a dying one's."""
-    for turn in range(SLOTS):
-        first = FIRST_PORT + PORTS * ((3 * nodes.number + nodes.restarts + turn) % SLOTS)
-        if all(is_free(address, first + offset) for offset in range(2 + len(NAMED))):
-            return first
-    raise JobFailed(f"{nodes.host} has no free ports between {FIRST_PORT} and {FIRST_PORT + PORTS * SLOTS}")
-
-
-def is_free(address: str, port: int) -> bool:
-    with socket.socket() as place:
-        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            place.bind((address, port))
-        except OSError:
-            return False
-    return True
 
 
 def answers(host: str, port: int) -> bool:

@@ -181,6 +181,12 @@ class Launcher(Group):
     memory_gb: Positive | None = None  # of a node
     shards: AtLeastOne | None = None  # jobs that a probe or an evaluation is divided into; null: topology.nodes
     join_seconds: Positive = 600.0  # within which all nodes must have joined a training
+    # An all-reduce across a training's nodes before it starts; nodes that fail are excluded, and the job is requeued.
+    check_network: bool = True
+    network_seconds: Positive = 60.0  # of one all-reduce
+    # Of gloo and NCCL between nodes, such as ib0; null: the one that leads to the first node, unless the site's
+    # `setup` has set GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME.
+    network_interface: str | None = None
     setup: list[str] = Field(default_factory=list)  # shell lines before the job, such as `module load ...`
     container: str | None = None  # image of srun --container-image (pyxis)
     container_mounts: list[str] = Field(default_factory=list)

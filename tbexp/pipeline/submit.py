@@ -23,7 +23,7 @@ from typing import Any
 from filelock import FileLock
 
 from tbexp.attempts import AttemptStore
-from tbexp.cluster import JobSpec, NodeJob, Ray, batch_text, inside_job, states, submit
+from tbexp.cluster import JobSpec, Network, NodeJob, Ray, batch_text, inside_job, states, submit
 from tbexp.config.checks import key_names
 from tbexp.config.schema import Config
 from tbexp.config.secrets import read_secrets
@@ -137,17 +137,20 @@ def spec_of(context: Context, job: Planned, plans: Sequence[Path]) -> JobSpec:
     gpus = launcher.gpus_per_node
     if gpus is None:
         gpus = topology.gpus_per_node if topology.device == "cuda" else 0
-    ray = None
+    ray, network = None, None
     if job.trains:
         from tbexp.training.mapping import ray_cpus_of_a_node
 
         devices = max(gpus, topology.gpus_per_node)
         ray = Ray(devices, ray_cpus_of_a_node(config), launcher.join_seconds)
+        if launcher.check_network and job.nodes > 1:
+            network = Network(topology.device, launcher.network_seconds, launcher.network_interface)
     work = tuple(
         NodeJob(
             plan=str(plan),
             folder=str(job.folder),
             ray=ray,
+            network=network,
             warning_seconds=float(launcher.signal_seconds),
             requeue=launcher.requeue,
             idle_restarts=launcher.idle_restarts,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tbexp.cluster import job, ray_nodes, state, submission
+from tbexp.cluster import job, ports, ray_nodes, state, submission
 from tbexp.cluster.nodes import JobFailed, Nodes, inherited
 from tbexp.config.secrets import secret_name
 
@@ -68,13 +68,13 @@ def test_a_job_without_a_result_shows_the_end_of_its_log(monkeypatch: pytest.Mon
 
 def test_ports_follow_job_and_restart_and_avoid_those_that_are_taken() -> None:
     first = Nodes("12", 12, 0, 0, ("localhost",))
-    start = ray_nodes.free_range(first, "127.0.0.1")
+    start = ports.free_range(first, "127.0.0.1")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", start + 3))
         taken.listen()
-        assert ray_nodes.free_range(first, "127.0.0.1") == start + ray_nodes.PORTS
-    assert ray_nodes.free_range(Nodes("12", 12, 1, 0, ("localhost",)), "127.0.0.1") != start
-    assert start + ray_nodes.PORTS * ray_nodes.SLOTS < 2 * 32768 and start >= ray_nodes.FIRST_PORT
+        assert ports.free_range(first, "127.0.0.1") == start + ports.PORTS
+    assert ports.free_range(Nodes("12", 12, 1, 0, ("localhost",)), "127.0.0.1") != start
+    assert start + ports.PORTS * ports.SLOTS < 2 * 32768 and start >= ports.FIRST_PORT
 
 
 def test_what_a_site_sets_for_ray_counts_for_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ are few; no test fails on speed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -220,6 +221,61 @@ def test_a_node_that_never_joins_is_named_within_the_deadline(cluster: Cluster, 
     assert "n3 (rank 2): it cannot reach Ray's head at 10.98.0.11:" in told[1] and "n2" not in told[1]
     assert left_over(cluster) == []
     assert not (tmp_path / f"{done.stdout}-0" / "head.json").exists()  # it held the token
+
+
+@contextlib.contextmanager
+def cut_off(cluster: Cluster, node: str) -> Iterator[None]:
+    """The node keeps its controller and Slurm's own connections, and cannot meet another node at a job's ports."""
+    others = [other for other in (1, 2, 3) if node != f"n{other}"]
+    walls = [f"to 10.98.0.{10 + other}/32 ipproto tcp dport 20000-32000 blackhole" for other in others]
+    if any(cluster.run("ip", "rule", "add", *wall.split(), node=node).returncode for wall in walls):
+        pytest.skip("no rule can be set in a node's network here")
+    try:
+        yield
+    finally:
+        for wall in walls:
+            cluster.run("ip", "rule", "del", *wall.split(), node=node)
+
+
+def meeting(cluster: Cluster, folder: Path, nodes: int, seconds: int, requeue: str) -> str:
+    """Id of a submitted job of which only the network check matters."""
+    script = str(HERE / "data" / "nodes_that_meet.py")
+    done = cluster.run(sys.executable, script, str(folder), str(nodes), str(seconds), requeue, here=folder)
+    assert done.returncode == 0, done.stderr
+    return str(done.stdout)
+
+
+def test_nodes_whose_network_is_well_say_so_and_one_that_is_cut_off_is_named(cluster: Cluster, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "well").mkdir()
+    number = meeting(cluster, tmp_path / "well", 3, 60, "stay")
+    cluster.until(cluster.idle)
+    log = (tmp_path / "well" / f"{number}_0_log.out").read_text()
+    assert re.search(r"network: an all-reduce over 3 nodes took \d+\.\d s", log), log[-3000:]
+    (tmp_path / "ill").mkdir()
+    with cut_off(cluster, "n3"):
+        number = meeting(cluster, tmp_path / "ill", 3, 8, "stay")
+        cluster.until(cluster.idle)
+    log = (tmp_path / "ill" / f"{number}_0_log.out").read_text()
+    told = re.search(r"JobFailed: (the network check failed on .*)", log)
+    assert told and re.match(r"the network check failed on n3: it fails with n1, n2 \(", told[1]), log[-3000:]
+    assert told[1].endswith("Exclude a bad node with launcher.exclude=n3")
+    assert left_over(cluster) == []
+
+
+def test_a_job_goes_on_without_the_node_whose_network_failed(cluster: Cluster, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    with cut_off(cluster, "n2"):
+        number = meeting(cluster, tmp_path, 2, 8, "requeue")  # on n1 and n2
+        cluster.until(lambda: cluster.job(number).get("Restarts") == "1" or cluster.idle())
+        log = tmp_path / f"{number}_0_log.out"
+        assert "the job goes back into the queue without n2" in log.read_text(), log.read_text()[-3000:]
+        cluster.until(lambda: cluster.job(number).get("JobState") == "PENDING")
+        assert cluster.job(number)["ExcNodeList"] == "n2"
+        cluster.run("scontrol", "update", f"jobid={number}", "StartTime=now")
+        cluster.until(cluster.idle)
+    assert cluster.job(number)["NodeList"] == "n[1,3]"
+    assert re.search(r"network: an all-reduce over 2 nodes took", log.read_text()), log.read_text()[-3000:]
 
 
 def left_over(cluster: Cluster) -> list[str]:
