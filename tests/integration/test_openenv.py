@@ -41,7 +41,8 @@ def served(folder: Path, *words: str) -> Iterator[tuple[str, subprocess.Popen[by
             time.sleep(0.1)
         yield found[1], process
     finally:
-        process.send_signal(signal.SIGTERM)
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0, said.read_text()
         assert "Traceback" not in said.read_text()
 
@@ -146,6 +147,13 @@ def test_each_connection_has_an_episode_of_its_own_up_to_the_limit(url: str) -> 
             three.reset(test_uid=UID)
     with client(url) as free:  # places are given back
         assert not free.reset(test_uid=UID).done
+
+
+def test_a_signal_ends_the_server_although_an_episode_is_under_way(tmp_path: Path) -> None:
+    with served(tmp_path) as (address, process), client(address) as env:
+        env.reset(test_uid=UID)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
 
 
 @pytest.fixture(scope="module")

@@ -247,6 +247,24 @@ def test_when_the_client_leaves_the_server_behind_is_left_too(behind: Behind) ->
         assert behind.left.wait(PATIENCE_S)
 
 
+def test_the_end_of_the_serving_cuts_a_stream_that_goes_on(behind: Behind, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tbexp.serving.listening.GRACE_S", 0.1)
+
+    def endless(handler: BehindHandler) -> None:
+        handler.begin_stream()
+        while not behind.left.wait(0.01):
+            handler.chunk("data: more\n\n")
+
+    behind.paths["/v1/completions"] = endless
+    with httpx.Client() as client:
+        with proxy(Upstream(behind.url)) as url:
+            answer = client.send(client.build_request("POST", f"{url}/v1/completions", json={}), stream=True)
+            parts = answer.iter_raw()
+            next(parts)
+        with pytest.raises(httpx.HTTPError):
+            list(parts)  # it has an end, and is no whole answer
+
+
 def test_system_messages_are_joined_on_their_way_unless_told_otherwise(behind: Behind) -> None:
     messages = [*system("a", "b"), USER]
     for merge_system in (True, False):
