@@ -52,9 +52,37 @@ REFERENCE = {
 }
 
 
+SERVED = {"policy__kind": "chat", "policy__serve": "vllm", "policy__vllm__model": "weights", "stages": ["probe"]}
+SERVED_REFERENCE = {
+    "selection__reference__policy__kind": "chat",
+    "selection__reference__policy__serve": "vllm",
+    "selection__reference__policy__vllm__model": "big",
+}
+
+
 @pytest.mark.parametrize(
     ("changes", "where", "parts"),
     [
+        ({"policy__serve": "vllm"}, "policy.serve", ["chat policies", "local"]),
+        ({**SERVED, "policy__vllm__model": None}, "policy.vllm.model", ["no weights"]),
+        (
+            {**SERVED, "policy__endpoint__base_url": "http://localhost/v1"},
+            "policy.endpoint.base_url",
+            ["a server of its own", "http://localhost/v1"],
+        ),
+        ({**SERVED, **SERVED_REFERENCE}, "selection.reference.policy.vllm.port", ["8001", "both"]),
+        ({"stages": ["serve"], "serve__upstream": "localhost:8000"}, "serve.upstream", ["localhost:8000"]),
+        ({"stages": ["serve"], "serve__upstream": "http://h/v1?k=1"}, "serve.upstream", ["query"]),
+        (
+            {"sandbox__kind": "openenv", "stages": ["probe"]},
+            "sandbox.environment.url",
+            ["null", "environment server"],
+        ),
+        (
+            {"sandbox__kind": "openenv", "sandbox__environment__url": "http://h:1", "stages": ["serve"]},
+            "sandbox.kind",
+            ["serve", "backends of its own"],
+        ),
         ({"stages": []}, "stages", ["no stage"]),
         ({"stages": ["probe", "probe"]}, "stages", ["probe", "twice"]),
         ({"stages": ["doctor", "probe"]}, "stages", ["doctor", "on its own"]),
@@ -151,6 +179,11 @@ def test_what_cannot_work_is_told_with_its_numbers(changes: dict[str, Any], wher
     found = [problem for problem in check(config(**changes)) if problem.where.startswith(where)]
     assert len(found) == 1, check(config(**changes))
     assert all(part in str(found[0]) for part in parts), str(found[0])
+
+
+def test_a_server_that_is_started_needs_no_address_and_no_name() -> None:
+    two = {"selection__reference__policy__vllm__port": 8002}
+    assert check(config(**SERVED)) == check(config(**SERVED, **SERVED_REFERENCE, **two)) == []
 
 
 def test_the_default_config_has_no_problems() -> None:

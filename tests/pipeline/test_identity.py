@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -162,6 +163,21 @@ def test_names_lengths_speed_and_patience_change_no_key(key: str, value: Any) ->
 def test_a_policy_behind_an_endpoint_is_its_address_and_model(key: str, value: Any, same: bool) -> None:
     assert (keys({**CHAT, key: value})[0] == keys(CHAT)[0]) is same
     assert keys(CHAT)[0] != PLAIN[0]
+
+
+def test_a_policy_that_is_served_here_is_its_weights_and_what_changes_answers(tmp_path: Path) -> None:
+    def key(**vllm: Any) -> str:
+        changes = {"policy.kind": "chat", "policy.serve": "vllm", "policy.vllm.model": str(tmp_path)}
+        return digest(policy_identity(config({**changes, **{f"policy.vllm.{n}": v for n, v in vllm.items()}}), ""))
+
+    (tmp_path / "config.json").write_text("{}")
+    first = key()
+    assert first == key(port=9000, command=["other"], gpu_memory_utilization=0.5, ready_timeout_s=5.0)
+    assert (
+        len({first, key(dtype="float16"), key(max_model_len=512), key(reasoning_parser="qwen3"), key(flags=["x"])}) == 5
+    )
+    (tmp_path / "config.json").write_text('{"changed": 1}')
+    assert first != key()
 
 
 def test_another_model_is_another_policy() -> None:

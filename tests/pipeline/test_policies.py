@@ -25,6 +25,7 @@ with opened(conf_folder()) as compose:
     SHIPPED = plain(compose([]))
 
 CHAT = {"policy.kind": "chat", "policy.endpoint.base_url": "http://localhost/v1", "policy.endpoint.model": "m"}
+SERVED = {"policy.kind": "chat", "policy.serve": "vllm", "policy.vllm.model": "weights"}
 NO_START = policies.Start(Path("vllm.log"), lambda text: pytest.fail("nothing is started for it"))
 PRICE = {"prompt": 2.0, "cached": 1.0, "completion": 10.0}
 
@@ -76,6 +77,9 @@ def test_a_reference_policy_has_its_own_section_format_and_price() -> None:
         # 4 x 90 s, two at a time, at 6 dollars an hour
         ({"prices.gpu_hour_usd": 6.0, "policy.concurrency": 2}, 180 / 3600 * 6),
         ({**CHAT, "prices.gpu_hour_usd": 6.0}, None),
+        # served here, on two devices
+        ({**SERVED, "prices.gpu_hour_usd": 6.0, "policy.vllm.tensor_parallel_size": 2}, 2 * 360 / 4 / 3600 * 6),
+        ({**SERVED, "policy.endpoint.model": "m", "prices.gpu_hour_usd": 6.0, "prices.models": {"m": PRICE}}, 0.01),
     ],
 )
 def test_an_evaluation_costs_what_the_price_table_says(changes: dict[str, Any], usd: float | None) -> None:
