@@ -372,6 +372,10 @@ def test_the_requeued_training_continues_one_curve_in_one_mlflow_run(trained: An
     assert sorted({metric.step for metric in told}) == [1, 2, 3, 4]
     for stage in ("probe/pass_rate", "select/pool_size", "eval/pass_at_1"):
         assert stage in found.data.metrics
+    (version,) = client.search_model_versions("name = 'smoke'")  # the chosen checkpoint, told by whichever job
+    result = json.loads((run / "train" / "result.json").read_text())
+    assert version.run_id == before and version.tags["tbexp.step"] == str(result["chosen_step"])
+    assert version.source == (run / "train" / "chosen").resolve().as_uri()
 
 
 def test_no_process_is_left_on_the_nodes(cluster: Cluster, trained: Any) -> None:

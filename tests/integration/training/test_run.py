@@ -200,3 +200,29 @@ def test_the_drivers_environment_holds_nothing_that_would_change_verl_or_ray(tmp
     assert not {"RAY_ADDRESS", "RAY_AUTH_TOKEN"} & env.keys()
     joining = for_driver(own, inherited=inherited, joins=True)
     assert joining["RAY_AUTH_TOKEN"] == "t" and not {"RAY_ADDRESS", "RAY_AUTH_TOKEN_PATH"} & joining.keys()
+
+
+LORA = {"lora_rank": 4, "lora_alpha": 8, "target_modules": "all-linear", "lora": {"merge": True}}
+
+
+@pytest.mark.train
+def test_a_lora_training_ends_as_a_plain_model(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from safetensors.torch import load_file
+    from toy_config import toy_config
+
+    from tbexp.training import weights
+
+    monkeypatch.setenv("PYTHONPATH", f"{HERE}:{CONFIG}")
+    result = train(
+        toy_config(training={"steps": 1, "verl": {"actor_rollout_ref": {"model": LORA}}}),
+        model_folder=root / "model",
+        train_uids=["mixed-a", "mixed-b"],
+        validation_uids=["mixed-v"],
+        folder=tmp_path / "train",
+        loop="toy.ToyLoop",
+    )
+    assert result.history[1]["train/grad_norm"] > 0
+    assert weights.fault(result.folder, root / "model") == ""
+    base, chosen = (load_file(folder / "model.safetensors") for folder in (root / "model", result.folder))
+    changed = {name for name in base if not base[name].equal(chosen[name])}
+    assert changed == {name for name in base if name.endswith("_proj.weight")}  # not embeddings, not norms
