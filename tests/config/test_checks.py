@@ -190,6 +190,7 @@ def test_the_default_config_has_no_problems() -> None:
     assert check(config()) == []
 
 
+@pytest.mark.train  # an install that lacks nothing
 @pytest.mark.parametrize(
     ("changes", "where"),
     [
@@ -218,6 +219,7 @@ def test_what_this_machine_lacks_is_told(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.train  # an install that lacks nothing
 def test_a_secrets_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     secrets = tmp_path / "secrets"
     secrets.write_text("NAME=value\n")
@@ -246,6 +248,7 @@ def test_on_a_cluster_a_key_comes_from_the_secrets_file_and_never_from_the_envir
     assert os.environ["MY_KEY"] == "from the file" and "OTHER" not in os.environ
 
 
+@pytest.mark.train  # an install that lacks nothing
 def test_a_line_of_the_secrets_file_that_is_wrong_is_not_repeated(tmp_path: Path) -> None:
     secrets = tmp_path / "secrets"
     secrets.touch(mode=0o600)
