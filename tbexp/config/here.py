@@ -105,7 +105,8 @@ def packages(config: Config) -> Iterator[Problem]:
     """Those that the stages import; of a cluster's job the node's own count."""
     needed: tuple[str, ...] = ()
     if config.policy.kind == "local" and config.launcher.kind == "local":
-        if {"probe", "train", "evaluate"} & set(config.stages):
+        generates = {"train"} | ({"probe"} if not config.probe.rows else set())
+        if (generates | ({"evaluate"} if not config.evaluation.rows else set())) & set(config.stages):
             needed = ("torch", "transformers")
         if "train" in config.stages:
             needed += ("verl", "ray", "tensordict", "transfer_queue")

@@ -273,7 +273,9 @@ class _Run:
                 self.agent, new = self.policy.open(new, self.tools, seed=self.seed), []
             left = self.limits.generation_seconds - self.clock.seconds.get("agent", 0.0)
             try:
-                completion = await asyncio.wait_for(self.agent.act(new), max(left, 0.001))
+                # Not wait_for: it swallows a cancellation that comes in the moment in which the answer does.
+                async with asyncio.timeout(max(left, 0.001)):
+                    completion = await self.agent.act(new)
             except TimeoutError:
                 raise _OutOfTime from None
         if completion.output is not None:

@@ -176,6 +176,8 @@ class Grader:
                 raise WorldError("grader_crashed", f"the grader does not start: {error}") from error
             if answer.get("network"):
                 log.warning("tests can reach the network: it cannot be taken from them here (%s)", answer["network"])
+            if answer.get("processes"):
+                log.warning("tests can see other processes: it cannot be kept from them here (%s)", answer["processes"])
             self._launcher = launcher
             return launcher
 
@@ -223,7 +225,8 @@ class _Talk:
         while True:
             start = time.monotonic()
             try:
-                message = await asyncio.wait_for(self.receive(), self.left)
+                async with asyncio.timeout(self.left):
+                    message = await self.receive()
             except TimeoutError:
                 self.late = True
                 raise WorldError("grader_timeout", f"the test did not end within {self.seconds:g} s") from None
@@ -281,7 +284,8 @@ def _read(verdict: Mapping[str, Any], broken: WorldError | None) -> Verdict:
 async def _died(child: Child, seconds: float) -> WorldError:
     """What a process that ended without a verdict died of."""
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(asyncio.shield(child.ended), 1.0)
+        async with asyncio.timeout(1.0):
+            await asyncio.shield(child.ended)
     status = child.ended.result() if child.ended.done() else None
     if status == -24:  # SIGXCPU
         return WorldError("grader_timeout", f"the test used more than {seconds:g} s of CPU")

@@ -100,8 +100,12 @@ async def _campaign(
             return row
 
         async def worker() -> None:
-            while (key := await queue.next()) is not None:
-                queue.ended(wanted.then(await attempt(*key)))
+            try:
+                while (key := await queue.next()) is not None:
+                    queue.ended(wanted.then(await attempt(*key)))
+            except BaseException:
+                queue.close()
+                raise
 
         async with asyncio.TaskGroup() as group:
             for _ in range(min(config.policy.concurrency, wanted.most)):
@@ -154,14 +158,15 @@ class _Queue:
         self._waiting = [(number, uid) for uid, number in keys]
         heapq.heapify(self._waiting)
         self._running = 0
+        self._closed = False
         self._changed = asyncio.Event()
 
     async def next(self) -> Key | None:
         """The next one, waiting for it while others run that may add some; None: there is no more."""
-        while not self._waiting and self._running:
+        while not self._waiting and self._running and not self._closed:
             self._changed.clear()
             await self._changed.wait()
-        if not self._waiting:
+        if not self._waiting or self._closed:
             return None
         self._running += 1
         number, uid = heapq.heappop(self._waiting)
@@ -171,6 +176,11 @@ class _Queue:
         self._running -= 1
         for uid, number in more:
             heapq.heappush(self._waiting, (number, uid))
+        self._changed.set()
+
+    def close(self) -> None:
+        """Ends it for all, whoever still runs: what one of them would have added never comes."""
+        self._closed = True
         self._changed.set()
 
 

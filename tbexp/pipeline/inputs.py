@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tbexp.config.nearest import did_you_mean, nearest
 from tbexp.config.schema import Config
 from tbexp.errors import Problem, UserError
 from tbexp.pipeline.files import sha256_of
@@ -103,6 +104,30 @@ class Inputs:
         servers: dict[str, Server] = self._once(key, lambda: servers_of(config.sandbox, root_of(config), python))
         return servers
 
+    def refuse_unknown_servers(self, config: Config) -> None:
+        """UserError: tasks need servers that servers.yaml does not have. What cannot be read is told elsewhere."""
+        if config.sandbox.kind in ("proxy", "openenv"):
+            return
+        try:
+            known = self.servers(config)
+            tasks = [*(self.candidates(config) if reads_candidates(config) else ()), *self.held_out(config)]
+        except UserError:
+            return
+        needing: dict[str, list[str]] = {}
+        for task in tasks:
+            for name in task.server_names():
+                if name not in known:
+                    needing.setdefault(name, []).append(task.uid)
+        problems = []
+        for name, uids in needing.items():
+            near = did_you_mean(nearest(name, known))
+            needed = f"{len(uids)} tasks need, such as {uids[0]}" if len(uids) > 1 else f"{uids[0]} needs"
+            what = f"there is no server `{name}`, which {needed}"
+            fix = near or f"servers.yaml has: {', '.join(known) or 'none'}; name it there, or mend world_state or init"
+            problems.append(Problem(what, config.sandbox.servers or str(root_of(config) / "servers/servers.yaml"), fix))
+        if problems:
+            raise UserError(problems)
+
     def servers_digest(self, config: Config, tasks: Sequence[Task]) -> str:
         """Identity of the servers that tasks need: their entries and source files."""
         from tbexp.sandbox import servers_digest
@@ -157,8 +182,11 @@ def files_read(config: Config) -> list[str]:
 
 
 def reads_candidates(config: Config) -> bool:
-    """Also of a pool of rows made elsewhere: its overlap with the held-out tasks is told."""
-    return _attempts_at_candidates(config) or ("select" in config.stages and bool(config.tasks.held_out))
+    """Also of a pool of rows made elsewhere: its overlap with the held-out tasks is told, and of a named dataset the
+    tasks' content is known.
+    """
+    compared = bool(config.tasks.held_out) or config.tasks.root is not None
+    return _attempts_at_candidates(config) or ("select" in config.stages and compared)
 
 
 def reads_held_out(config: Config) -> bool:
@@ -195,6 +223,7 @@ def _reads(config: Config, inputs: Inputs) -> Iterator[Callable[[], object]]:
         yield lambda: inputs.candidates(config)
     if reads_servers(config):
         yield lambda: inputs.servers(config)
+        yield lambda: inputs.refuse_unknown_servers(config)
     if "select" in config.stages:
         from tbexp.selection import read_exclusions
 

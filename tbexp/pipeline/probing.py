@@ -108,6 +108,8 @@ def summarise(run: Context, wanted: Wanted, rows: Sequence[AttemptRow]) -> None:
         text = f"{tasks} tasks x {probe.attempts}: pass rate {rate(rows):.1%}"
     run.facts["probe"] = {"kind": probe.kind, "tasks": tasks, **found}
     run.tracker.metrics({f"probe/{name}": value for name, value in found.items()})
+    if errors == len(rows):
+        text = f"{tasks} tasks x {probe.attempts}: no attempt has a verdict"
     run.results.append(("probe", text))
 
 

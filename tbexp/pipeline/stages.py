@@ -80,7 +80,7 @@ def select(run: Context) -> None:
     counts, source = probe_counts(run)
     hashes: dict[str, str] = {}
     benchmark = {uid for uid in counts.uids if uid in benchmark_uids()}
-    if not config.probe.rows:
+    if not config.probe.rows or config.tasks.root is not None:  # of rows alone no content is known
         hashes = {task.uid: task.content_hash() for task in run.candidates}
         benchmark |= {task.uid for task in run.candidates if is_benchmark(task)}
     selection = decide(

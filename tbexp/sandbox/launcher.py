@@ -283,6 +283,7 @@ def main() -> NoReturn:
     received = control.receive()
     if received is None:
         os._exit(0)
+    nursery.look_at_nobody()
     command = received[0]
     try:
         LEVELS[command["level"]](command, control)

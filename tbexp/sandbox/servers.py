@@ -2,6 +2,7 @@
 
 All problems of the file are reported at once, each with its line. Braces are part of the format: `{python}` is the
 configured interpreter, `{env[NAME]}` a variable of this process that the configuration allows; `{{`, `}}` are braces.
+In the values of `env` only `{env[NAME]}` means anything.
 """
 
 from __future__ import annotations
@@ -224,7 +225,10 @@ class _Reader:
             command = [self.formatted(part, self.text(part, "a part of `command`")) for part in given.value]
         env = {}
         if "env" in values:
-            env = {key: self.text(value, f"env.{key}") for key, _, value in self.pairs(values["env"], "`env`")}
+            env = {
+                key: self.with_variables(value, self.text(value, f"env.{key}"))
+                for key, _, value in self.pairs(values["env"], "`env`")
+            }
         cwd = self.file.parent.resolve()
         if "cwd" not in values and hides_installed(cwd, command):
             cwd = cwd.parent
@@ -254,6 +258,10 @@ class _Reader:
             return self.variable(node, variable.group(1), key)
 
         return BRACES.sub(value, text)
+
+    def with_variables(self, node: yaml.Node, text: str) -> str:
+        """`{env[NAME]}` filled in and every other brace as it stands: a value of `env` may well be JSON."""
+        return re.sub(r"\{env\[([^\]{}]+)\]\}", lambda match: self.variable(node, match[1], "sandbox.allow_env"), text)
 
     def variable(self, node: yaml.Node, name: str, key: str) -> str:
         if name not in self.allowed[key]:

@@ -82,7 +82,8 @@ class _Run:
         left = self.limits.generation_seconds - self.agent_s
         begun = time.perf_counter()
         try:
-            completion: Completion = await asyncio.wait_for(session.act(new), max(left, 0.001))
+            async with asyncio.timeout(max(left, 0.001)):
+                completion: Completion = await session.act(new)
         except OutOfContext:
             return {"type": "give_up", "reason": "token_limit"}, ()
         except TimeoutError:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import textwrap
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -414,6 +415,29 @@ def test_a_test_sees_no_secret_and_no_network(monkeypatch, caplog):
         verdict = grade("import os, json\nprint(json.dumps(dict(os.environ)))", allow_env=["SHOP_CURRENCY"])
     seen = json.loads(verdict.prints)
     assert "PLANTED_KEY" not in seen and seen["SHOP_CURRENCY"] == "EUR"
+
+
+def test_a_test_sees_no_other_process(caplog):
+    with caplog.at_level(logging.WARNING):
+        verdict = grade("import os\nprint(os.listdir('/proc'))")
+    assert verdict.prints == "[]\n" or "tests can see other processes" in caplog.text
+
+
+def test_what_a_test_leaves_running_is_ended_with_it():
+    async def go() -> None:
+        async with open_grader(SandboxConfig(name="x", kind="prefork")) as grader:
+            code = (
+                "def t(x, judge):\n    import subprocess\n"
+                "    print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid)\n__tb_test_fn = t\n"
+            )
+            left = int((await grader.grade(code, CONTEXT)).prints)
+            for _ in range(500):
+                if not Path(f"/proc/{left}").exists():
+                    return
+                await asyncio.sleep(0.01)
+        raise AssertionError(f"process {left} lives on")
+
+    asyncio.run(go())
 
 
 def test_many_gradings_at_once_all_come_to_their_own_end():

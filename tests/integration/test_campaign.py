@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import random
 import sys
@@ -17,7 +18,7 @@ from tbexp.config.folders import conf_folder
 from tbexp.config.schema import Config
 from tbexp.errors import UserError, WorldError, WorldFailure
 from tbexp.interpret.messages import Message, Reading
-from tbexp.pipeline.campaign import CampaignResult, run_campaign
+from tbexp.pipeline.campaign import CampaignResult, _Queue, run_campaign
 from tbexp.pipeline.progress import Progress
 from tbexp.pipeline.wanted import AdaptiveNumber, FixedNumber
 from tbexp.policy import ScriptedPolicy
@@ -185,3 +186,28 @@ def test_an_attempt_that_stays_a_system_error_takes_its_place_in_an_adaptive_pre
     run(tmp_path, solver(), tasks=2, wanted=wanted)
     with AttemptStore(tmp_path, read_only=True) as store:
         assert all(row.passed for row in wanted.counted(store.rows()))
+
+
+def test_the_queue_ends_for_all_when_one_worker_fails_and_another_swallows_its_cancellation() -> None:
+    async def go() -> None:
+        queue, came = _Queue([("a", 0), ("b", 0)]), asyncio.get_running_loop().create_future()
+
+        async def fails() -> None:
+            await queue.next()
+            await asyncio.sleep(0.01)
+            came.set_result(None)
+            queue.close()  # as a worker does that an error ends
+            raise UserError("stop")
+
+        async def swallows() -> None:
+            while await queue.next() is not None:
+                await asyncio.wait_for(asyncio.shield(came), 5)  # of a cancellation in the same moment nothing is heard
+                queue.ended([])
+
+        async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+            group.create_task(fails())
+            group.create_task(swallows())
+
+    with pytest.raises(ExceptionGroup) as caught:
+        asyncio.run(go())
+    assert caught.group_contains(UserError)

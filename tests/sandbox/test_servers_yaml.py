@@ -24,7 +24,7 @@ servers:
   shop:
     type: mcp-process
     command: ["{python}", -m, shop, "--data={env[SHOP_FOLDER]}", "{{literal}}"]
-    env: {LEVEL: 3, JSON: '{"a": 1}'}
+    env: {LEVEL: 3, JSON: '{"a": 1}', AT: "at {env[SHOP_FOLDER]}{x"}
     cwd: sub
     transport: stdio
   cafe:
@@ -34,7 +34,7 @@ servers:
     servers = read(tmp_path, text, ["SHOP_FOLDER"])
     assert list(servers) == ["shop", "cafe"]
     assert servers["shop"].command == ("/opt/py/bin/python", "-m", "shop", "--data=/srv/shop", "{literal}")
-    assert servers["shop"].env == {"LEVEL": "3", "JSON": '{"a": 1}'}
+    assert servers["shop"].env == {"LEVEL": "3", "JSON": '{"a": 1}', "AT": "at /srv/shop{x"}
     assert servers["shop"].cwd == str(tmp_path / "sub")
     assert servers["cafe"].cwd == str(tmp_path)
 
@@ -72,9 +72,10 @@ sevrers: {}
 def test_variables_must_be_allowed_and_set(tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET", "x")
     text = 'servers:\n  bar:\n    type: mcp-process\n    command: ["{env[SECRET]}", "{env[UNSET]}", "{phyton}", "{"]\n'
+    text += '    env: {KEY: "{env[SECRET]}"}\n'
     with pytest.raises(UserError) as caught:
         read(tmp_path, text, ["UNSET"])
-    assert len(caught.value.problems) == 4
+    assert [problem.where.rpartition(":")[2] for problem in caught.value.problems] == ["4", "4", "4", "4", "5"]
     assert "SECRET is not allowed" in str(caught.value) and "add SECRET to sandbox.allow_env" in str(caught.value)
     assert "UNSET is not set" in str(caught.value)
 

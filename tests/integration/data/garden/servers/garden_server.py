@@ -33,7 +33,15 @@ def effects() -> str:
         for name, bed in beds.items()
         if bed != before[name]
     }
-    return json.dumps({"changed": changed, "sees_key": b"GARDEN_KEY" in Path("/proc/self/environ").read_bytes()})
+    return json.dumps({"changed": changed, "sees_key": any(map(holds_key, Path("/proc").glob("[0-9]*/environ")))})
+
+
+def holds_key(environment: Path) -> bool:
+    """Of this process, and of any other that lets itself be looked into."""
+    try:
+        return b"GARDEN_KEY" in environment.read_bytes()
+    except OSError:
+        return False
 
 
 @server.tool()

@@ -6,13 +6,14 @@ max_agent_sim_turns: 8
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 
 def changed(x):
     """The beds that are not as they were, in an environment that holds no key."""
     assert not x.effects["garden"]["sees_key"], "the server was given the key"
-    assert b"GARDEN_KEY" not in Path("/proc/self/environ").read_bytes(), "the check was given the key"
+    assert "GARDEN_KEY" not in os.environ and not list(Path("/proc").glob("*/environ")), "the check can see keys"
     return x.effects["garden"]["changed"]
 
 
