@@ -408,3 +408,17 @@ def test_an_interrupt_is_exit_code_130() -> None:
         assert process.stdout is not None and process.stdout.readline() == "on\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=30) == 130
+
+
+@pytest.mark.parametrize(
+    ("content", "told"), [(b"seed: [1\n", "broke.yaml:"), (b"name: caf\xe9\n", "a config file is not UTF-8")]
+)
+def test_a_config_file_of_one_s_own_that_cannot_be_read_is_told(
+    content: bytes, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    (tmp_path / "mine" / "experiment" / "broke.yaml").write_bytes(content)
+    assert app.main(["--config-dir", str(tmp_path / "mine"), "experiment=broke", "dry_run=true"]) == 2
+    said = capsys.readouterr().err
+    assert told in said and "Traceback" not in said and "unexpected" not in said

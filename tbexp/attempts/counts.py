@@ -160,6 +160,8 @@ def _read_known(plain: Any) -> tuple[str, int]:
     uid = plain.get("uid")
     if type(uid) is not str or not uid:
         raise ValueError("uid: missing" if "uid" not in plain else f"uid: {_short(uid)} is no text")
+    if not uid.isascii():
+        _refuse_surrogates(uid, "uid")
     if "test_result" in plain or "passed" not in plain:
         flag = plain.get("is_system_error", False)
         if flag is True:
@@ -205,6 +207,8 @@ def _paths_reader(uid_path: str, passed_path: str, error_path: str | None) -> Re
         uid = uid_at(plain)
         if type(uid) is not str or not uid:
             raise ValueError(f"{uid_path}: {_short(uid)} is no text")
+        if not uid.isascii():
+            _refuse_surrogates(uid, uid_path)
         if error_at is not None:
             flag = error_at(plain)
             if flag is True:
@@ -242,8 +246,16 @@ def _follow(path: str) -> Callable[[Any], Any]:
     return follow
 
 
+def _refuse_surrogates(uid: str, field: str) -> None:
+    """JSON can escape half of a character, which no file can hold."""
+    try:
+        uid.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{field}: {json.dumps(uid)[:40]} has half of a character (a lone surrogate)") from None
+
+
 def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace").decode()
     return text if len(text) <= 40 else text[:37] + "..."
 
 

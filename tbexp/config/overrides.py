@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
@@ -96,6 +97,17 @@ def composed_with(
         return composed, plain(composed)
     except (HydraException, OmegaConfBaseException) as error:
         return refused(error)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:  # of a file in a folder of the user's
+        return unreadable_file(error)
+
+
+def unreadable_file(error: yaml.YAMLError | UnicodeDecodeError) -> Problem:
+    """A config file that is no YAML, or no text; which one is no text Hydra does not tell."""
+    if isinstance(error, UnicodeDecodeError):
+        return Problem(f"a config file is not UTF-8: {error}", "--config-dir", "save it as UTF-8 text")
+    mark = getattr(error, "problem_mark", None)
+    where = "--config-dir" if mark is None else f"{mark.name}:{mark.line + 1}"
+    return Problem(f"is no YAML: {getattr(error, 'problem', None) or error}", where)
 
 
 def refused(error: Exception) -> Problem:

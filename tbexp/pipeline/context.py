@@ -89,6 +89,7 @@ class Context:
     inputs: Inputs = field(default_factory=Inputs)
     given: str = ""  # hash of what the stages are given
     seconds: dict[str, float] = field(default_factory=dict)
+    worked: bool = False  # whether the stage under way made anything, and did not find all of it finished
     building: float = 0.0  # seconds spent on the base policy, within whichever stage needed it first
     results: list[tuple[str, str]] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)

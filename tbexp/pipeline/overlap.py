@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from tbexp.pipeline.context import Context
 from tbexp.pipeline.files import write_json
-from tbexp.tasks import overlap, read_selectors
+from tbexp.tasks import overlap
 
 log = logging.getLogger(__name__)
 FILE = "overlap.json"
@@ -21,7 +24,7 @@ def audit(run: Context) -> dict[str, Any] | None:
     file = run.run_dir / "select" / "pool.yaml"
     if not file.exists() or not run.held_out:
         return None
-    wanted = set(read_selectors(file))
+    wanted = uids_in(file)
     pool = [task for task in run.candidates if task.uid in wanted]
     if not pool:
         log.info("no audit of overlap: none of the %d tasks in %s is among the candidates", len(wanted), file)
@@ -30,3 +33,9 @@ def audit(run: Context) -> dict[str, Any] | None:
     found["unknown"] = len(wanted) - len(pool)
     write_json(run.run_dir / FILE, found)
     return found
+
+
+def uids_in(file: Path) -> set[str]:
+    """The uids of a pool file of ours; those of rows made elsewhere have any form."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return set(yaml.load(file.read_text(encoding="utf-8"), Loader=loader))  # either of the two is a safe one

@@ -74,13 +74,15 @@ def probe_reference(run: Context) -> None:
     refuse_too_many_errors(config, "reference", rows)
     rejected = screened(run)
     total = len(run.candidates)
-    found = {"attempts": len(rows), "tasks": total, "solvable": total - len(rejected), "pass_rate": rate(rows)}
+    # Of tasks that stop at different numbers the mean over tasks is right, see `summarise`.
+    passed = mean_rate(rows) if isinstance(campaign.wanted, AdaptiveNumber) else rate(rows)
+    found = {"attempts": len(rows), "tasks": total, "solvable": total - len(rejected), "pass_rate": passed}
     run.facts[REFERENCE] = {"model": config.selection.reference.policy.endpoint.model, **found}
     run.tracker.metrics({f"reference/{name}": value for name, value in found.items()})
     run.results.append(
         (
             "reference",
-            f"{len(rows)} attempts at {total} tasks: pass rate {rate(rows):.1%}; {len(rejected)} screened out",
+            f"{len(rows)} attempts at {total} tasks: pass rate {passed:.1%}; {len(rejected)} screened out",
         )
     )
 

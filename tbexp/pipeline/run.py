@@ -171,30 +171,33 @@ def run_stages(context: Context) -> None:
     for name in STAGES:
         if name not in config.stages:
             continue
-        start, built = time.monotonic(), context.building
+        start, built, context.worked = time.monotonic(), context.building, False
         before = context.seconds.get(name, 0.0)
         log.info("%s begins", name)
         try:
             functions[name](context)
-        except (UserError, WorldFailure):
-            report_so_far(context)
+        except (UserError, WorldFailure) as error:
+            context.worked = True
+            report_so_far(context, f"{name} ended: {error}")
             raise
         finally:
             # Time of all starts together: a run that was killed and went on has paid for both.
             built = context.building - built
             if built:
                 context.seconds[BUILDING] = round(context.seconds.get(BUILDING, 0.0) + built, 1)
-            context.seconds[name] = round(before + time.monotonic() - start - built, 1)
+            if context.worked or name not in context.seconds:  # to find a result finished is no part of its making
+                context.seconds[name] = round(before + time.monotonic() - start - built, 1)
             log.info("%s ends after %.1f s", name, time.monotonic() - start)
             write_manifest(context)
     write_manifest(context, finished=context.given)
 
 
-def report_so_far(context: Context) -> None:
+def report_so_far(context: Context, why: str) -> None:
     """Of a run that can't go on: what there is explains why better than a sentence."""
     if "report" in context.config.stages and context.facts:
         from tbexp.pipeline import stages
 
+        context.notes.append(why)
         write_manifest(context)
         stages.report(context)
 
@@ -229,7 +232,7 @@ def write_manifest(context: Context, *, finished: str | None = None) -> None:
             "commit": commit(),
             "python": platform.python_version(),
             "versions": versions(),
-            "notes": notes(context.config),
+            "notes": [*notes(context.config), *context.notes],
             **({} if shared is None else {"overlap": shared}),
             "finished": finished,
             "stages": {name: {"seconds": seconds} for name, seconds in context.seconds.items()},

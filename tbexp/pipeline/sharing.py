@@ -83,6 +83,7 @@ def attempts_in(run: Context, campaign: Campaign) -> list[AttemptRow]:
 
 def make_attempts(run: Context, campaign: Campaign, wanted: Wanted, bar: Bar, shard: Shard | None = None) -> None:
     provide(run.config.launcher.secrets_file, key_names(run.config))
+    run.worked = True
     servers, policy = run.servers, campaign.policy()
     try:
         run_campaign(

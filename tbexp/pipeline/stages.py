@@ -94,10 +94,12 @@ def select(run: Context) -> None:
         benchmark=benchmark,
         content_hashes=hashes,
     )
+    warn_of_unknown_exclusions(config, counts.uids)
     manifest = run.run_dir / "select" / "manifest.json"
     before = read_json(manifest)
     write_selection(run.run_dir / "select", selection, inputs=source)
-    same = ", as before" if read_json(manifest) == before else ""
+    run.worked = read_json(manifest) != before
+    same = "" if run.worked else ", as before"
     run.tracker.metrics(
         {
             "select/pool_size": len(selection.pool),
@@ -121,6 +123,16 @@ def select(run: Context) -> None:
     run.results.append(
         ("select", f"{len(selection.pool)} tasks: {len(selection.train)} train, {len(selection.validation)} validation")
     )
+
+
+def warn_of_unknown_exclusions(config: Config, uids: Sequence[str]) -> None:
+    """A list may be made for more tasks than these; but a typo in it would let a task through."""
+    from tbexp.selection import read_exclusions
+
+    unknown = sorted(read_exclusions(config.selection.exclude) - set(uids))
+    if unknown:
+        named = ", ".join(unknown[:5]) + (f" and {len(unknown) - 5} more" if len(unknown) > 5 else "")
+        log.warning("select: selection.exclude names %d that are no tasks here: %s", len(unknown), named)
 
 
 def read_pool(run: Context) -> tuple[list[Task], list[Task]]:
@@ -174,6 +186,7 @@ def train(run: Context) -> None:
     if done is None:
         if wrong := template_problems(config):
             raise UserError(wrong)
+        run.worked = True
         shown: dict[str, float] = {}
 
         def on_metrics(values: Mapping[str, float], step: int) -> None:
@@ -375,6 +388,7 @@ def report(run: Context) -> None:
     if is_current(run.run_dir):
         run.progress.say("report: finished before, nothing to do")
         return
+    run.worked = True
     file = write_report(run.run_dir)
     run.tracker.artifact(file, "report")
     run.progress.say(f"report: {file}")

@@ -29,6 +29,8 @@ _FIELDS: Final = (
     "masses",
     "band",
     "interval",
+    "training_value",
+    "priority",
     "mixed_probability",
     "kept",
     "reasons",

@@ -88,7 +88,7 @@ class Run:
         self.uri = uri
         self.failed = False  # set it to have a run that raised nothing end as FAILED
         self._metrics = Journal(folder / "metrics.jsonl")
-        self._told = {row["name"]: row["value"] for row in self._metrics.rows() if row["step"] == 0}
+        self._told = {(row["name"], row["step"]): row["value"] for row in self._metrics.rows()}
         self._artifacts = Journal(folder / "artifacts.jsonl")
         self._models = Journal(folder / "models.jsonl")
         self._sender: _Sender | None = None
@@ -97,12 +97,11 @@ class Run:
         self.metrics({name: value}, step)
 
     def metrics(self, values: Mapping[str, float], step: int = 0) -> None:
-        """Of step 0, where stages that were finished before tell their figures again, only what has changed is kept."""
+        """What stages that were finished before tell again is kept only where it has changed."""
         now = round(time.time(), 3)
-        fresh = [(metric_name(name), _json_number(value)) for name, value in values.items()]
-        if step == 0:
-            fresh = [(name, value) for name, value in fresh if self._told.get(name) != value]
-            self._told |= dict(fresh)
+        told = [(metric_name(name), _json_number(value)) for name, value in values.items()]
+        fresh = [(name, value) for name, value in told if self._told.get((name, step)) != value]
+        self._told |= {(name, step): value for name, value in fresh}
         self._metrics.append({"name": name, "value": value, "step": int(step), "time": now} for name, value in fresh)
 
     def artifact(self, path: Path | str, folder: str | None = None) -> None:

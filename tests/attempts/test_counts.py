@@ -84,6 +84,8 @@ PATHS = Fields(uid="id", passed="r.ok", system_error="bad")
         ("{nonsense", None, "no JSON"),
         ('{"uid": "a"} {}', None, "no JSON"),
         ("[" * 100_000, None, "no JSON"),
+        ('{"uid": "a\\ud800", "passed": true, "system_error": null}', None, 'uid: "a\\ud800" has half of a character'),
+        ('{"id": "a\\udfff", "r": {"ok": true}, "bad": false}', PATHS, 'id: "a\\udfff" has half of a character'),
         ({"uid": "t"}, None, "test_result.result: missing"),
         ({"uid": "t", "passed": True}, None, "system_error: missing"),
         ({"uid": "t", "passed": "yes", "system_error": None}, None, 'passed: "yes" is neither'),

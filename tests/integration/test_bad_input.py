@@ -44,6 +44,11 @@ BROKEN: dict[str, tuple[str, str, list[str]]] = {
         "servers: {garden: {type: mcp-process, comand: [x]}}",
         ["servers.yaml:1", "comand"],
     ),
+    "a server that is not there": (
+        "servers/servers.yaml",
+        "servers: {gardens: {type: mcp-process, command: [x]}}",
+        ["servers.yaml: there is no server `garden`, which", "tasks need", "did you mean gardens?"],
+    ),
 }
 
 

@@ -73,7 +73,7 @@ def test_the_screen_is_in_rows_progress_report_and_manifest(screened: Any) -> No
     rows = {row["uid"]: row for row in map(json.loads, (place.run_dir / "select" / "tasks.jsonl").open())}
     assert rows[FIGS]["reasons"] == ["reference_gate"] and rows[FIGS]["clean"] == 0
     assert not any("reference_gate" in row["reasons"] for uid, row in rows.items() if uid != FIGS)
-    assert "probe reference: 24 attempts" in done.stderr and "1 screened out" in done.stderr
+    assert "probe reference: 24 attempts" in done.stderr and "1 screened out" in done.stdout
     manifest = json.loads((place.run_dir / "manifest.json").read_text())
     assert manifest["facts"]["reference"] == {
         **{"model": "big", "attempts": 24, "tasks": 8, "solvable": 7},
@@ -109,7 +109,7 @@ def test_another_screen_and_an_adaptive_probe_find_the_attempts_that_are_there(s
     place.gardener.asked = []
     adaptive = place.run(*words(place), "probe=adaptive", "probe.attempts=6", "hydra.run.dir=adaptive")
     assert adaptive.returncode == 0, adaptive.stderr
-    assert not place.gardener.asked and "stopped early" in adaptive.stderr
+    assert not place.gardener.asked and "stopped early" in adaptive.stdout
     facts = json.loads((place.folder / "adaptive" / "manifest.json").read_text())["facts"]
     assert facts["probe"]["attempts"] + facts["probe"]["attempts_saved"] == 42 and facts["probe"]["attempts_saved"] > 0
     assert facts["reference"]["attempts"] < 24  # one pass is enough

@@ -190,7 +190,7 @@ def test_a_selector_file_is_what_yaml_writes(tmp_path: Path, uid: str) -> None:
 
 def test_a_task_row_has_the_documented_fields(tmp_path: Path) -> None:
     rows = read_tasks(write_selection(tmp_path, choose()))
-    posterior = ["alpha", "beta", "masses", "band", "interval", "mixed_probability"]
+    posterior = ["alpha", "beta", "masses", "band", "interval", "training_value", "priority", "mixed_probability"]
     decision = ["kept", "reasons"]
     assert list(rows[0]) == ["uid", "clean", "passed", "failed", "system_errors", *posterior, *decision]
     (row,) = [row for row in rows if row["uid"] == "b.py:hard"]
