@@ -393,7 +393,11 @@ def _labels(names: Sequence[str], settings: Sequence[tuple[str, tuple[str, ...]]
         ]
         if len(set(labels)) == len(labels) and max(map(len, labels)) <= 2 * LONGEST_LABEL:
             return labels
-    return [name if len(name) <= LONGEST_LABEL else name[: LONGEST_LABEL - 1] + "…" for name in names]
+    # Names of a sweep's jobs differ in their ends as often as in their beginnings: the middle goes.
+    half = LONGEST_LABEL // 2
+    return [
+        name if len(name) <= LONGEST_LABEL else f"{name[:half]}…{name[half + 1 - LONGEST_LABEL :]}" for name in names
+    ]
 
 
 def _letter(number: int) -> str:
