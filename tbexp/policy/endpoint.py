@@ -35,6 +35,7 @@ _TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
+SHORTEST_KEY = 12  # characters
 _EXCERPT = 300  # characters of a server's complaint that are shown
 
 
@@ -131,7 +132,7 @@ class ChatEndpoint:
                 async with gate, asyncio.timeout(self.config.timeout_s):
                     response = await client.post(self._url, json=payload, headers=self._headers())
                 if response.status_code < 300:
-                    if (answer := _answer(response)) is not None:
+                    if (answer := _answer(self._without_key(response.content))) is not None:
                         self._count(usage_of(answer))
                         return answer
                     problem = "the answer is no chat completion: " + self._excerpt(response.text)
@@ -214,10 +215,17 @@ class ChatEndpoint:
             raise WorldError(f"{self.role}_endpoint", f"{self._url.host}: HTTP {status}: {said}")
         return f"HTTP {status}: {said}"
 
+    def _key(self) -> str:
+        return key_in(self.config.api_key_env)[0] if self.config.api_key_env else ""
+
+    def _without_key(self, content: bytes) -> bytes:
+        """Answers are stored: a key that the server repeats in one is not. Placeholders such as EMPTY are no keys."""
+        key = self._key().encode()
+        return content.replace(key, b"***") if len(key) >= SHORTEST_KEY else content
+
     def _excerpt(self, text: str) -> str:
-        key = key_in(self.config.api_key_env)[0] if self.config.api_key_env else ""
-        shown = text.replace(key, "***") if key else text
-        shown = " ".join(shown.split())
+        key = self._key()
+        shown = " ".join((text.replace(key, "***") if key else text).split())
         return shown if len(shown) <= _EXCERPT else shown[: _EXCERPT - 3] + "..."
 
 
@@ -259,9 +267,9 @@ def cost_usd(usage: Usage, price: ModelPrice) -> float:
     return parts / 1e6
 
 
-def _answer(response: httpx.Response) -> dict[str, Any] | None:
+def _answer(content: bytes) -> dict[str, Any] | None:
     try:
-        answer = response.json()
+        answer = json.loads(content)
         message = answer["choices"][0]["message"]
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, IndexError, TypeError):
         return None

@@ -148,6 +148,11 @@ def test_a_refused_key_is_the_users_to_mend_and_is_told_nowhere(status: int, cap
     assert KEY not in told
 
 
+def test_a_key_that_an_ordinary_answer_repeats_is_not_kept() -> None:
+    with server(lambda number, body: said(f"your key is {KEY}.")) as (url, _):
+        assert ask(endpoint(url)) == ["your key is ***."]
+
+
 def test_a_key_that_is_not_set_is_the_users_to_mend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ENV)
     with server(lambda number, body: said()) as (url, seen), pytest.raises(UserError, match=f"has no variable {ENV}"):
