@@ -26,7 +26,10 @@ def files(config: Config) -> Iterator[Problem]:
         test_lists = [named for named in (config.tasks.candidates, config.tasks.held_out) if isinstance(named, str)]
         what = f", and so no task list {' or '.join(test_lists)} in it" if test_lists else ""
         yield Problem(f"there is no folder {root}{what}", "tasks.root", "a folder in ThinkingBox format")
-    elif root:
+    python = config.tasks.server_python
+    if python is not None and config.launcher.kind == "local" and shutil.which(python) is None:
+        yield Problem(f"{python} is no program", "tasks.server_python", "the python of the servers' environment")
+    if root and Path(root).exists():
         for key in ("candidates", "held_out"):
             named = getattr(config.tasks, key)
             if isinstance(named, str) and not any((base / named).exists() for base in (Path(), Path(root))):

@@ -17,7 +17,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tbexp.config.schema import Limits
@@ -111,6 +111,9 @@ async def run_attempt(
                 await opening.__aexit__(None, None, None)
         except WorldError as problem:
             error = problem
+        except UserError as mistakes:
+            of_task = f"{task.uid}, scenario {task.scenario.name}"
+            raise UserError([replace(each, where=each.where or of_task) for each in mistakes.problems]) from None
     if verdict is not None:
         error = verdict.system_error
     if error is not None:

@@ -236,6 +236,9 @@ class _Reader:
             cwd = cwd / self.text(values["cwd"], "cwd")
             if not cwd.is_dir():
                 self.wrong(values["cwd"], f"folder {cwd} does not exist")
+        script = command[1] if len(command) > 1 and command[0] == self.python else ""
+        if script.endswith(".py") and cwd.is_dir() and not (cwd / script).is_file():
+            self.wrong(given or node, f"there is no file {cwd / script}")
         return Server(name, tuple(command), env, str(cwd))
 
     def text(self, node: yaml.Node, what: str) -> str:

@@ -23,6 +23,10 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
         ['policy.endpoint.base_url="http://127.0.0.1:1/v1?key=hush"'],
         ["policy.endpoint.base_url: has a query", "api_key_env"],
     ),
+    "no such interpreter": (
+        ["tasks.server_python=/none/python"],
+        ["tasks.server_python", "/none/python is no program"],
+    ),
     "no such list": (["tasks.candidates=releases/none.yaml"], ["tasks.candidates", "releases/none.yaml"]),
 }
 IN_THE_DATASET: dict[str, tuple[list[str], list[str]]] = {
@@ -43,6 +47,11 @@ BROKEN: dict[str, tuple[str, str, list[str]]] = {
         "servers/servers.yaml",
         "servers: {garden: {type: mcp-process, comand: [x]}}",
         ["servers.yaml:1", "comand"],
+    ),
+    "a server's script": (
+        "servers/servers.yaml",
+        'servers: {garden: {type: mcp-process, command: ["{python}", gone.py]}}',
+        ["servers.yaml:1: there is no file", "gone.py"],
     ),
     "a server that is not there": (
         "servers/servers.yaml",
