@@ -33,6 +33,7 @@ SERVER_SCRIPT = Path(__file__).with_name("launcher.py")
 LOG_BYTES = 16_384  # kept of what a server writes to its standard error
 LOG_SHOWN = 2_000
 PR_SET_DUMPABLE = 4
+TRAINING_MARK = "TBEXP_TRAINING_RUN"  # training/processes.py
 GRACE_S = 2.0  # from the end of its input to SIGKILL
 PYTHON_FLAGS = {"-u", "-B", "-O", "-OO", "-s", "-E", "-I", "-P"}
 
@@ -100,7 +101,12 @@ class Child:
 def hide() -> None:
     """Close this process's environment and memory to those that it starts: a server or a check could read keys there,
     also when all run as one user. Root is kept out too, since launchers give up the right to look (nursery.py).
+
+    Not the processes of a training: those that outlive it are found by a mark in their environment, which no other user
+    than root could then read.
     """
+    if TRAINING_MARK in os.environ:
+        return
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 

@@ -12,7 +12,9 @@ import signal
 import time
 from pathlib import Path
 
-MARK = "TBEXP_TRAINING_RUN"
+from tbexp.sandbox.launch import TRAINING_MARK
+
+MARK = TRAINING_MARK
 
 
 def temp_folder(mark: str) -> Path:
