@@ -65,6 +65,10 @@ async def answer(sandbox: Any, endpoint: str, body: dict[str, Any]) -> Any:
     raise ValueError(f"no endpoint {endpoint}")
 
 
+class Served(ThreadingHTTPServer):
+    request_queue_size = 128  # twenty clients may come at one moment
+
+
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     sandbox: Any
@@ -116,7 +120,7 @@ class Handler(BaseHTTPRequestHandler):
 async def main() -> None:
     async with open_sandbox(SandboxConfig(name="stand-in", kind="prefork"), SERVERS) as sandbox:
         Handler.sandbox = sandbox
-        served = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        served = Served(("127.0.0.1", 0), Handler)
         served.daemon_threads = True
         Thread(target=served.serve_forever, daemon=True).start()
         print(served.server_address[1], flush=True)
