@@ -381,11 +381,7 @@ def test_the_requeued_training_continues_one_curve_in_one_mlflow_run(trained: An
 def test_no_process_is_left_on_the_nodes(cluster: Cluster, trained: Any) -> None:
     *_, between = trained
     assert between == [] and left_over(cluster) == []
-    # Of a job that Slurm killed on a node whose network was cut, /tmp/tbx-* stays there: nobody could remove it.
-    told = [json.loads(file.read_text()) for file in trained[0].rglob("jobs.json")]
-    assert told
-    ids = {str(job["id"]).partition("_")[0] for each in told for job in each.get("jobs", [each])}
     for node in ("n1", "n2", "n3"):
         shown = cluster.run("ls", "/tmp", node=node)
         if shown.returncode == 0:  # another user may not enter a node
-            assert not [name for name in shown.stdout.split() if name.removeprefix("tbx-s").partition("-")[0] in ids]
+            assert not [name for name in shown.stdout.split() if name.startswith("tbx-")]
