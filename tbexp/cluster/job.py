@@ -23,6 +23,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from tbexp.cluster import network as between_nodes
 from tbexp.cluster import ray_nodes
@@ -63,19 +64,30 @@ class NodeJob:
         start = Path(self.folder) / nodes.start
         start.mkdir(exist_ok=True)
         with scratch(nodes) as temp:
-            if self.network is not None and len(nodes.hosts) > 1:
-                if nodes.rank:
-                    between_nodes.follow(nodes, start, self.network, signals.check)
-                elif bad := between_nodes.lead(nodes, start, self.network, signals.check):
-                    self.without(nodes, start, bad)
-                os.environ.update(between_nodes.interface_variables(self.network, address_of(nodes.hosts[0])))
+            bad, code = self.meet(nodes, start, signals), 0
             if nodes.rank and self.ray is not None:
                 ray_nodes.serve(nodes, start, temp, self.ray, signals.check)
                 return f"{nodes.host} took part"
-            code = self.work(nodes, start, temp, signals)
+            if not bad:
+                code = self.work(nodes, start, temp, signals)
+        # Nothing of this start is left on the node now: what goes back into the queue is killed by Slurm.
+        if bad:
+            self.without(nodes, bad, signals)
         if code in (STOPPED, IDLE):
-            self.again(nodes, start, idle=code == IDLE)
+            self.again(nodes, start, signals, idle=code == IDLE)
         return "done"
+
+    def meet(self, nodes: Nodes, start: Path, signals: Signals) -> dict[str, str]:
+        """Tries the network; on rank 0 the nodes that failed, with what is known of each."""
+        if self.network is None or len(nodes.hosts) == 1:
+            return {}
+        if nodes.rank:
+            between_nodes.follow(nodes, start, self.network, signals.check)
+        elif bad := between_nodes.lead(nodes, start, self.network, signals.check):
+            write(start / "done", "")  # the others wait for Ray's head
+            return bad
+        os.environ.update(between_nodes.interface_variables(self.network, address_of(nodes.hosts[0])))
+        return {}
 
     def work(self, nodes: Nodes, start: Path, temp: Path, signals: Signals) -> int:
         """Rank 0: the work from start to end; its exit code."""
@@ -100,11 +112,10 @@ class NodeJob:
             raise JobFailed(outcome(start) or f"the work ended with code {work.returncode}")
         return work.returncode
 
-    def without(self, nodes: Nodes, start: Path, bad: dict[str, str]) -> None:
+    def without(self, nodes: Nodes, bad: dict[str, str], signals: Signals) -> None:
         """Back into the queue without the nodes whose network failed."""
         told = "; ".join(f"{host}: {why}" for host, why in bad.items())
         message = f"the network check failed on {told}"
-        write(start / "done", "")
         count = self.idle_start(nodes, idle=True)
         if count > self.idle_restarts:
             raise JobFailed(f"{message}; {count} starts in a row kept nothing new, so the job is not started again")
@@ -113,8 +124,7 @@ class NodeJob:
         log.warning("%s; the job goes back into the queue without %s", message, ", ".join(bad))
         if said := between_nodes.requeue_without(nodes.job, bad):
             raise JobFailed(f"{message}; Slurm does not start the job elsewhere: {said}")
-        time.sleep(120)  # Slurm ends this process
-        raise SystemExit(STOPPED)
+        signals.await_end()
 
     def idle_start(self, nodes: Nodes, *, idle: bool) -> int:
         """How many starts in a row have kept nothing, this one included."""
@@ -123,7 +133,7 @@ class NodeJob:
         write(counter, str(count))
         return count
 
-    def again(self, nodes: Nodes, start: Path, *, idle: bool) -> None:
+    def again(self, nodes: Nodes, start: Path, signals: Signals, *, idle: bool) -> None:
         """Back into the queue, unless that is not allowed or does not help."""
         said = outcome(start)
         count = self.idle_start(nodes, idle=idle)
@@ -135,8 +145,7 @@ class NodeJob:
         done = subprocess.run(["scontrol", "requeue", nodes.job], capture_output=True, text=True)
         if done.returncode:
             raise JobFailed(f"{said}; Slurm does not requeue the job: {done.stderr.strip()}")
-        time.sleep(120)  # Slurm ends this process
-        raise SystemExit(STOPPED)
+        signals.await_end()
 
 
 class Signals:
@@ -159,6 +168,13 @@ class Signals:
         if self.ended:
             log.warning("Slurm ends the job")
             raise SystemExit(128 + signal.SIGTERM)
+
+    def await_end(self, seconds: float = 120.0) -> NoReturn:
+        """After a requeue: Slurm ends this process, which would otherwise tell submitit that the job is over."""
+        end = time.monotonic() + seconds
+        while not self.ended and time.monotonic() < end:
+            time.sleep(POLL_SECONDS)
+        raise SystemExit(STOPPED)
 
 
 def work_environment(nodes: Nodes, temp: Path) -> dict[str, str]:

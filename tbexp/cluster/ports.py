@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import socket
-
 from tbexp.cluster.nodes import JobFailed, Nodes
+from tbexp.serving.ports import is_free
 
 FIRST_PORT, PORTS, SLOTS = 20000, 200, 60  # below the ephemeral ports of Linux, which begin at 32768
 NAMED = (
@@ -20,13 +19,3 @@ def free_range(nodes: Nodes, address: str) -> int:
         if all(is_free(address, first + offset) for offset in range(2 + len(NAMED))):
             return first
     raise JobFailed(f"{nodes.host} has no free ports between {FIRST_PORT} and {FIRST_PORT + PORTS * SLOTS}")
-
-
-def is_free(address: str, port: int) -> bool:
-    with socket.socket() as place:
-        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            place.bind((address, port))
-        except OSError:
-            return False
-    return True

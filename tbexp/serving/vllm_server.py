@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ import httpx
 from tbexp.config.here import no_program, program
 from tbexp.config.schema import VllmServer
 from tbexp.errors import Problem, UserError, WorldFailure
+from tbexp.serving.ports import is_free
 
 GUARD = Path(__file__).with_name("guard.py")
 HOST = "127.0.0.1"
@@ -114,7 +114,7 @@ def start(
     Raises UserError (no such program, port in use) and WorldFailure (it ended, or was not ready in time).
     """
     problems = [*no_program(settings, where)]
-    if in_use(HOST, settings.port):
+    if not is_free(HOST, settings.port):
         problems.append(Problem(f"port {settings.port} is in use", f"{where}.port", f"{where}.port=<one that is free>"))
     if problems:
         raise UserError(problems)
@@ -142,14 +142,3 @@ def start(
         server.stop()
         raise
     return server
-
-
-def in_use(host: str, port: int) -> bool:
-    """Whether something listens there already."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return True
-    return False

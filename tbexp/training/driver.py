@@ -1,8 +1,8 @@
-"""The process that runs verl: `python -m tbexp.training.driver PLAN PARENT_PID`, started by `run`.
+"""The process that runs verl: `python -m tbexp.training.driver PLAN`, started by `run`.
 
-Decided here: it dies with its parent; Ray runs on loopback with a temp folder of its own, and on the CPU its workers
-are forked from a process that has verl imported (`warm_workers`); how it ended is written to `outcome.json`, since
-exit codes do not carry messages. What verl is told is the plan's, written by `run`.
+Decided here: Ray runs on loopback with a temp folder of its own, and on the CPU its workers are forked from a process
+that has verl imported (`warm_workers`); how it ended is written to `outcome.json`, since exit codes do not carry
+messages. What verl is told is the plan's, written by `run`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from unittest import mock
 
 from tbexp.errors import UserError, WorldFailure
 from tbexp.training import processes
-from tbexp.training.warm_workers import die_with, open_nursery
+from tbexp.training.warm_workers import open_nursery
 
 log = logging.getLogger(__name__)
 
@@ -97,8 +97,7 @@ def outcome_of(error: BaseException | None) -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> int:
-    plan_file, parent = Path(arguments[0]), int(arguments[1])
-    die_with(parent)
+    plan_file = Path(arguments[0])
     plan = json.loads(plan_file.read_text())
     leave_nothing_behind(Path(plan["ray"]["temp"]))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

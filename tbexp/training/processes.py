@@ -7,14 +7,26 @@ files that they have in the run's temporary folder. Only processes found in one 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
 from tbexp.sandbox.launch import TRAINING_MARK
 
 MARK = TRAINING_MARK
+PR_SET_PDEATHSIG = 1
+LIBC = ctypes.CDLL(None)
+
+
+def die_with(parent: int) -> None:
+    """SIGKILL when the parent goes (Linux), also if it is gone already. Also to be called between fork and exec."""
+    if sys.platform == "linux":
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def temp_folder(mark: str) -> Path:

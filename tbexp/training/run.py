@@ -252,14 +252,16 @@ def run_verl(
     (plan.parent / stopping.STOP).unlink(missing_ok=True)
     request = Request(plan.parent, report, left)
     report.say("starting verl")
+    here = os.getpid()
     with log_file.open("ab") as output:
         driver = subprocess.Popen(
-            [sys.executable, "-m", "tbexp.training.driver", str(plan), str(os.getpid())],
+            [sys.executable, "-m", "tbexp.training.driver", str(plan)],
             env=dict(env),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=lambda: processes.die_with(here),  # before its imports: they take seconds
         )
         try:
             while driver.poll() is None:

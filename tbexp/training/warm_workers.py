@@ -12,7 +12,6 @@ must not be imported before the fork: it reads its settings, such as its raylet'
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import json
 import os
@@ -23,6 +22,8 @@ import socket
 import sys
 from pathlib import Path
 from typing import Any
+
+from tbexp.training import processes
 
 # What verl 0.9.1 imports, measured with -X importtime, without what imports Ray.
 LIBRARIES = (
@@ -67,15 +68,6 @@ ask.recv(1)  # until the fork ends and its end of the connection closes
 """
 
 
-def die_with(parent: int) -> None:
-    """SIGKILL when the parent goes (Linux), also if it is gone already."""
-    pr_set_pdeathsig = 1
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
 def open_nursery(folder: Path) -> str:
     """Imports the libraries, forks the nursery, and returns the program that Ray is to start its workers with.
 
@@ -101,7 +93,7 @@ def open_nursery(folder: Path) -> str:
 
 def serve(listener: socket.socket, parent: int) -> None:
     """The nursery's life: a fork per order. Never returns."""
-    die_with(parent)
+    processes.die_with(parent)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks are reaped by the kernel
     while True:
         connection, _ = listener.accept()

@@ -9,6 +9,7 @@ a tenth of the way and at its end. Exit status 1 when there was a system error.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import io
 import os
@@ -36,13 +37,13 @@ from tbexp.tasks import Task, load_tasks
 
 @dataclass
 class Held:
-    """What the processes of a campaign hold: open files, and MiB that are theirs alone."""
+    """What the processes of a campaign hold: open files, and MiB of memory that is no file's."""
 
     files: list[int]
     mib: list[float]
 
     def __str__(self) -> str:
-        return f"open files {self.files}, private memory {[round(mib, 1) for mib in self.mib]} MiB"
+        return f"open files {self.files}, memory {[round(mib, 1) for mib in self.mib]} MiB"
 
 
 class Watching(ScriptedPolicy):
@@ -64,9 +65,10 @@ class Watching(ScriptedPolicy):
 def held() -> Held:
     """Of this process and of its children, which live as long as the campaign; sessions are children of those."""
     gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # pages that the allocator keeps for later come and go
     pids = [os.getpid(), *children(os.getpid())]
     files = [len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids]
-    return Held(files, [private_mib(pid) for pid in pids])
+    return Held(files, [anonymous_mib(pid) for pid in pids])
 
 
 def children(pid: int) -> list[int]:
@@ -75,9 +77,10 @@ def children(pid: int) -> list[int]:
     return sorted(int(child) for child in text.split())
 
 
-def private_mib(pid: int) -> float:
+def anonymous_mib(pid: int) -> float:
+    """Pages that a fork shares for a moment count as before: its parent's private ones do not."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Anonymous:")) / 1024
 
 
 def sample(count: int) -> list[Task]:

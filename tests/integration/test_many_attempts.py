@@ -35,7 +35,7 @@ sys.modules[spec.name] = many
 spec.loader.exec_module(many)
 many.campaign(many.sample(8), 1, 8, [], Path("warm"))
 before = len(os.listdir("/proc/self/fd"))
-policy, errors, passed = many.campaign(many.sample(40), 6, 16, [60, 230], Path("long"))
+policy, errors, passed = many.campaign(many.sample(40), 6, 16, [*range(40, 61, 5), *range(200, 226, 5)], Path("long"))
 after = len(os.listdir("/proc/self/fd"))
 seen = [{"files": held.files, "mib": held.mib} for held in policy.seen]
 print(json.dumps({"errors": errors, "passed": passed, "before": before, "after": after, "seen": seen}))
@@ -57,7 +57,11 @@ def test_attempts_leave_no_open_file_and_no_memory_behind(tmp_path: Path) -> Non
     found = json.loads(done.stdout.splitlines()[-1])
     assert (found["errors"], found["passed"]) == ({}, 240)
     assert found["after"] <= found["before"]
-    early, late = found["seen"]
-    # Rows are kept in memory: 170 of them are well below this. 16 sessions hold up to 4 files each.
-    assert max(b - a for a, b in zip(early["mib"], late["mib"], strict=True)) < 8
+    # The least of several looks: what an attempt holds for a moment is not what is left behind.
+    early, late = (
+        {what: [min(one) for one in zip(*(look[what] for look in looks), strict=True)] for what in ("mib", "files")}
+        for looks in (found["seen"][:5], found["seen"][5:])
+    )
+    # Rows are kept in memory: 160 of them are well below this. 16 sessions hold up to 4 files each.
+    assert max(b - a for a, b in zip(early["mib"], late["mib"], strict=True)) < 2
     assert max(b - a for a, b in zip(early["files"], late["files"], strict=True)) <= 16 * 4

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,34 @@ def test_only_processes_with_the_mark_are_ended() -> None:
         for process in (ours, theirs):
             process.kill()
             process.wait()
+
+
+def test_a_process_ends_with_its_parent_also_before_it_has_imported_anything() -> None:
+    program = (
+        "import os, subprocess, sys, time\n"
+        "from tbexp.training import processes\n"
+        "here = os.getpid()\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True,\n"
+        "                         preexec_fn=lambda: processes.die_with(here))\n"
+        "print(child.pid, flush=True); time.sleep(60)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    os.kill(child, 0)
+    parent.kill()
+    parent.wait()
+    end = time.monotonic() + 20
+    while alive(child) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not alive(child)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def test_a_forked_worker_gets_what_rays_own_start_would_have_given_it() -> None:

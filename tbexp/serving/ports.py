@@ -1,0 +1,16 @@
+"""Ports of this machine."""
+
+from __future__ import annotations
+
+import socket
+
+
+def is_free(address: str, port: int) -> bool:
+    """Whether nothing listens there; connections that are still closing do not count."""
+    with socket.socket() as place:
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            place.bind((address, port))
+        except OSError:
+            return False
+    return True
