@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tbexp.attempts import AttemptRow, AttemptStore, to_tb_infer_row
-from tbexp.pipeline.files import write_whole
+from tbexp.config.whole import write_whole
 
 FILE = "tb_infer.jsonl"
 

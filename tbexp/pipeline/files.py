@@ -1,29 +1,14 @@
-"""Files that appear whole or not at all, and the links from a run to the results that runs share."""
+"""JSON files, hashes of files, and the links from a run to the results that runs share."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
-
-def write_whole(file: Path, text: str) -> None:
-    """Writes beside and renames, so that a reader or a killed process never leaves half a file."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(file)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+from tbexp.config.whole import write_whole
 
 
 def write_json(file: Path, value: Any) -> None:

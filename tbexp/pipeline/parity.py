@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from tbexp.config.schema import Config
+from tbexp.config.whole import write_whole
 from tbexp.errors import Problem, UserError, WorldFailure
 from tbexp.pipeline import identity
-from tbexp.pipeline.files import sha256_of, write_json, write_whole
+from tbexp.pipeline.files import sha256_of, write_json
 from tbexp.pipeline.progress import Progress
 from tbexp.serving.parity import Agreement, Difference, ask, compare
 from tbexp.serving.recordings import Recording, read_recordings, read_tools

@@ -24,11 +24,12 @@ from typing import Any
 
 from tbexp.attempts import AttemptRow, AttemptStore
 from tbexp.config.schema import Config
+from tbexp.config.whole import write_whole
 from tbexp.episode import open_judge
 from tbexp.episode.loop import OWN_LIMITS
 from tbexp.errors import Problem, UserError, WorldError
 from tbexp.grading import Grader, Judge, TestContext, Verdict, open_grader
-from tbexp.pipeline.files import write_json, write_whole
+from tbexp.pipeline.files import write_json
 from tbexp.pipeline.inputs import Inputs
 from tbexp.pipeline.progress import Progress
 from tbexp.tasks import Task

@@ -19,9 +19,10 @@ from filelock import FileLock, Timeout
 import tbexp
 from tbexp.config.schema import STAGES, Config
 from tbexp.config.secrets import provide
+from tbexp.config.whole import write_whole
 from tbexp.errors import Problem, UserError, WorldFailure
 from tbexp.pipeline.context import HERE, Context, InSweep, Place, Untracked
-from tbexp.pipeline.files import read_json, sha256_of, write_json, write_whole
+from tbexp.pipeline.files import read_json, sha256_of, write_json
 from tbexp.pipeline.finished import given, is_finished
 from tbexp.pipeline.inputs import Inputs, reads_servers
 from tbexp.pipeline.planning import plan, short_path

@@ -17,12 +17,13 @@ from filelock import FileLock
 
 from tbexp.attempts import AttemptRow
 from tbexp.config.schema import Config
+from tbexp.config.whole import write_whole
 from tbexp.errors import Problem, UserError
 from tbexp.pipeline import identity
 from tbexp.pipeline.context import Context
 from tbexp.pipeline.expected import pool_of, sum_up, with_forecast
 from tbexp.pipeline.export import write_tb_infer
-from tbexp.pipeline.files import link, read_json, write_json, write_whole
+from tbexp.pipeline.files import link, read_json, write_json
 from tbexp.pipeline.overlap import audit
 from tbexp.pipeline.preflight import template_problems
 from tbexp.pipeline.prices import spending_of

@@ -25,10 +25,11 @@ from filelock import FileLock, Timeout
 from tbexp.config.compose import run_id_of
 from tbexp.config.schema import Config
 from tbexp.config.validate import schema_keys
+from tbexp.config.whole import write_whole
 from tbexp.errors import DEFECT, DONE, INTERRUPTED, USER, WORLD, Ending, Problem, UserError
 from tbexp.pipeline import identity
 from tbexp.pipeline.context import InSweep
-from tbexp.pipeline.files import read_json, write_json, write_whole
+from tbexp.pipeline.files import read_json, write_json
 from tbexp.pipeline.planning import short_path
 from tbexp.pipeline.progress import Progress
 from tbexp.pipeline.run import default_uri

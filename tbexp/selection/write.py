@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import re
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any, Final
 
 import yaml
 
+from tbexp.config.whole import write_whole
 from tbexp.errors import Problem, UserError
 from tbexp.selection.select import Selection, TaskRow
 
@@ -70,7 +69,7 @@ def write_selection(folder: Path | str, selection: Selection, *, inputs: Mapping
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "manifest.json").unlink(missing_ok=True)
         for name, data in files.items():
-            _write_whole(folder / name, data)
+            write_whole(folder / name, data)
     except OSError as error:
         raise UserError(Problem(f"cannot be written: {error.strerror}", where=str(folder))) from None
     return folder
@@ -100,17 +99,3 @@ def _yaml_item(uid: str) -> str:
 def _finite(value: Any) -> Any:
     """JSON has no infinity; the word stands for it."""
     return "inf" if isinstance(value, float) and math.isinf(value) else value
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -5,13 +5,12 @@ Decided here: what a test list may contain. Left to others: which tests there ar
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 import yaml
 
+from tbexp.config.whole import write_whole
 from tbexp.errors import Problem, UserError
 from tbexp.tasks import blocks
 
@@ -70,9 +69,4 @@ def right_selectors(file: Path, problems: list[Problem]) -> list[str]:
 def write_selectors(file: Path, uids: Iterable[str]) -> None:
     """Write a sorted YAML list, whole or not at all."""
     text = yaml.safe_dump(sorted(str(uid) for uid in uids), default_flow_style=False, allow_unicode=True, width=2**31)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    with os.fdopen(handle, "w", encoding="utf-8") as stream:
-        stream.write(text)
-    Path(name).chmod(0o644)
-    Path(name).replace(file)
+    write_whole(file, text)

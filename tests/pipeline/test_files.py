@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tbexp.pipeline.files import link, read_json, sha256_of, write_json, write_whole
+from tbexp.config.whole import write_whole
+from tbexp.pipeline.files import link, read_json, sha256_of, write_json
 
 
 def test_a_file_is_written_with_its_folders_and_readable_by_others(tmp_path: Path) -> None:
