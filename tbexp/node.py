@@ -19,6 +19,7 @@ from typing import Any
 from tbexp.app import OneLine, ending
 from tbexp.cluster import IDLE, STOPPED
 from tbexp.config.schema import Config
+from tbexp.config.whole import write_whole
 from tbexp.errors import Stopped
 
 POLL_SECONDS = 0.5
@@ -100,9 +101,7 @@ def main(arguments: list[str]) -> int:
 
 
 def note(start: Path, message: str) -> None:
-    temporary = start / "outcome.new"
-    temporary.write_text(json.dumps({"message": message}))
-    temporary.rename(start / "outcome.json")
+    write_whole(start / "outcome.json", json.dumps({"message": message}))
 
 
 if __name__ == "__main__":

@@ -9,12 +9,13 @@ step after saving it, so going on from one without a row would lose that row for
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from tbexp.config.whole import write_whole
 
 MANIFEST = "manifest.json"
 
@@ -29,12 +30,7 @@ class Checkpoint:
 def write_manifest(folder: Path, step: int) -> None:
     """Lists every file of a finished checkpoint with its size, and appears at once or not at all."""
     files = {str(p.relative_to(folder)): p.stat().st_size for p in sorted(folder.rglob("*")) if p.is_file()}
-    temporary = folder / f"{MANIFEST}.new"
-    with temporary.open("w") as out:
-        json.dump({"step": step, "files": files}, out)
-        out.flush()
-        os.fsync(out.fileno())
-    temporary.rename(folder / MANIFEST)
+    write_whole(folder / MANIFEST, json.dumps({"step": step, "files": files}))
 
 
 def fault(folder: Path) -> str:

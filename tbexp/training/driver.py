@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from tbexp.config.whole import write_whole
 from tbexp.errors import UserError, WorldFailure
 from tbexp.training import processes
 from tbexp.training.warm_workers import open_nursery
@@ -108,9 +109,7 @@ def main(arguments: list[str]) -> int:
         traceback.print_exc()
         error = caught
     outcome = outcome_of(error)
-    temporary = plan_file.with_name("outcome.new")
-    temporary.write_text(json.dumps(outcome))
-    temporary.rename(plan_file.with_name("outcome.json"))
+    write_whole(plan_file.with_name("outcome.json"), json.dumps(outcome))
     return 0 if error is None else 1
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from tbexp.config.whole import write_whole
 
 VALIDATION = "train/validation_pass_rate"
 
@@ -117,12 +118,7 @@ def merge(files: Iterable[Path]) -> dict[int, dict[str, float]]:
 
 def write(file: Path, rows: Mapping[int, Mapping[str, float]]) -> None:
     """Replaces `file` at once."""
-    temporary = file.with_suffix(".new")
-    with temporary.open("w") as out:
-        out.writelines(json.dumps({"step": step, **rows[step]}) + "\n" for step in sorted(rows))
-        out.flush()
-        os.fsync(out.fileno())
-    temporary.rename(file)
+    write_whole(file, "".join(json.dumps({"step": step, **rows[step]}) + "\n" for step in sorted(rows)))
 
 
 def trained_steps(rows: Mapping[int, Mapping[str, float]]) -> list[int]:

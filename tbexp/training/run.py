@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tbexp.config.schema import Config
+from tbexp.config.whole import write_whole
 from tbexp.errors import Problem, Stopped, UserError, WorldFailure
 from tbexp.training import (
     checkpoints,
@@ -407,13 +408,6 @@ class Reporter:
             if self._metrics:
                 self._metrics(self.rows[step], step)
             write_whole(marker, str(step))
-
-
-def write_whole(file: Path, text: str) -> None:
-    """The file is there with all of the text, or as it was."""
-    temporary = file.with_name(f"{file.name}.new")
-    temporary.write_text(text)
-    temporary.rename(file)
 
 
 def prune(folder: Path, history: Mapping[int, Mapping[str, float]], keep: int, trials: int) -> None:

@@ -111,9 +111,11 @@ def ending(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., lis
         start.mkdir(exist_ok=True)
         (start / "outcome.json").write_text('{"message": "training stopped: this start kept 0 steps"}')
         monkeypatch.setattr(job.subprocess, "run", lambda command, **_: given.append(command) or Done())
-        monkeypatch.setattr(job.time, "sleep", lambda seconds: None)
+        monkeypatch.setattr(job.signal, "signal", lambda number, handler: None)
+        signals = job.Signals()
+        signals.ended = True  # as Slurm does after a requeue
         with contextlib.suppress(SystemExit):
-            job.NodeJob(plan="p", folder=str(tmp_path), **settings).again(nodes, start, idle=idle)
+            job.NodeJob(plan="p", folder=str(tmp_path), **settings).again(nodes, start, signals, idle=idle)
         return given
 
     return end
