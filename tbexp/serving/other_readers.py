@@ -3,7 +3,8 @@
 Runs in any Python that has the package, so it imports nothing of tbexp and writes a file: these packages print to
 stdout. REQUEST: reader (vllm or verl), tokenizer (folder, vllm only), tool_parser, reasoning_parser, rows of output,
 tools (OpenAI shape), thinking, thinking_open. ANSWER: version and readings, one a row: reasoning, text, calls of name
-and arguments (JSON text), or problem. reads: which of the three the reader decides at all.
+and arguments (JSON text), or problem. reads: which of the three the reader decides at all. Instead of these, unknown:
+which of the two names the reader does not know, with those that it does.
 
 vLLM is asked as its chat server does without streaming: one parser object a request, made of the reasoning and the tool
 parser of these names, `enable_thinking` as the request would have had it.
@@ -20,11 +21,20 @@ from pathlib import Path
 from typing import Any
 
 
+class Unknown(Exception):
+    """The name of a setting that names no parser of the reader, and the names that do."""
+
+
 def vllm_readings(request: dict[str, Any]) -> list[dict[str, Any]]:
     from transformers import AutoTokenizer
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.parser.parser_manager import ParserManager
+    from vllm.reasoning import ReasoningParserManager
+    from vllm.tool_parsers import ToolParserManager
 
+    for name, manager in (("tool_parser", ToolParserManager), ("reasoning_parser", ReasoningParserManager)):
+        if request[name] is not None and request[name] not in (known := manager.list_registered()):
+            raise Unknown(name, sorted(known))
     tokenizer = AutoTokenizer.from_pretrained(request["tokenizer"])
     readings: list[dict[str, Any]] = []
     for row in request["rows"]:
@@ -99,7 +109,10 @@ def main() -> None:
     request = json.loads(source.read_text(encoding="utf-8"))
     reader = request["reader"]
     read, reads = READERS[reader]
-    answer = {"version": importlib.metadata.version(reader), "reads": reads, "readings": read(request)}
+    try:
+        answer = {"version": importlib.metadata.version(reader), "reads": reads, "readings": read(request)}
+    except Unknown as problem:
+        answer = {"unknown": problem.args}
     target.write_text(json.dumps(answer), encoding="utf-8")
 
 

@@ -175,4 +175,9 @@ def ask(
             fix = f"parity.python=PYTHON of an environment that has {reader}, or leave it out of parity.readers"
             raise UserError(Problem(f"{reader} cannot read here: {last}", "parity.readers", fix))
         answer = json.loads(target.read_text(encoding="utf-8"))
+    if "unknown" in answer:
+        name, known = answer["unknown"]
+        raise UserError(
+            Problem(f"{reader} has no {name} `{request[name]}`", f"parity.{name}", f"one of: {', '.join(known)}")
+        )
     return answer["version"], answer["reads"], answer["readings"]

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -144,3 +145,15 @@ def test_a_server_that_fails_is_the_worlds_failure(server):
 def test_produced_text_is_put_together_from_bytes_or_tokens():
     assert produced_text({"logprobs": {"content": [{"token": "a", "bytes": None}, {"token": "b"}]}}) == "ab"
     assert produced_text({"logprobs": None}) is None and produced_text({}) is None
+
+
+def test_a_parser_that_the_reader_does_not_know_is_the_users_mistake_with_the_names_that_it_knows(
+    tmp_path: Path,
+) -> None:
+    program = tmp_path / "python"  # answers as other_readers.py does: -P SCRIPT REQUEST ANSWER
+    program.write_text("""#!/bin/sh\necho '{"unknown": ["tool_parser", ["hermes", "qwen3_xml"]]}' > "$4"\n""")
+    program.chmod(0o755)
+    with pytest.raises(UserError) as told:
+        ask("vllm", [], python=str(program), tool_parser="qwen_3")
+    (problem,) = told.value.problems
+    assert problem.where == "parity.tool_parser" and problem.fix == "one of: hermes, qwen3_xml"
