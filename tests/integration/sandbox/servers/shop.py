@@ -68,7 +68,8 @@ def say(text: str, times: int = 1) -> str:
 @server.tool()
 def chance() -> str:
     """Everything that must differ between sessions."""
-    return json.dumps([random.random(), dice.random(), uuid.uuid4().hex, os.urandom(4).hex(), os.getpid()])
+    drawn = [f"{source.random():.12f}" for source in (random, dice)]  # of one length: results are cut at 100 characters
+    return json.dumps([*drawn, uuid.uuid4().hex, os.urandom(4).hex(), os.getpid()])
 
 
 @server.tool()
