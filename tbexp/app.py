@@ -173,11 +173,20 @@ def compose_job(
     from tbexp.config.here import check_here
     from tbexp.config.overrides import composed_with
     from tbexp.config.validate import validate
+    from tbexp.pipeline.existing import Existing, existing, nothing_there, refused, settings_on_top
 
     result = composed_with(compose, job)
     if isinstance(result, Problem):
         return Composed(tuple(job), None, None, None, (result,))
     made, values = result
+    named = named_folder(made, job) if master is None else None
+    run = existing(named, values.get("stages")) if named is not None else None
+    if isinstance(run, Problem):
+        return Composed(tuple(job), None, None, None, (run,))
+    if isinstance(run, Existing):
+        job, made, values = settings_on_top(compose, run, job)
+        with read_write(made.hydra.run):
+            made.hydra.run.dir = str(run.folder)  # what names it may now mean another one: ${name}
     if master is not None:
         OmegaConf.set_cache(made, OmegaConf.get_cache(master))  # so that ${now:} is one time for all jobs
         with read_write(made.hydra.job), open_dict(made.hydra.job):
@@ -191,11 +200,27 @@ def compose_job(
         else:
             run_dir = folder
             more = of_training(config) if here and "train" in config.stages else []
+            if isinstance(run, Existing):
+                more += refused(run, config)
+            if here and (lacking := nothing_there(config, folder, named=named is not None)) is not None:
+                more.append(lacking)
             if here and not config.dry_run:
                 more += check_here(config, folder)
             told = " ".join(problem.where for problem in problems)
             problems += [problem for problem in more if problem.where not in told]
     return Composed(tuple(job), made, config, run_dir, tuple(problems))
+
+
+def named_folder(composed: DictConfig, lines: Sequence[str]) -> Path | None:
+    """The run folder that a command names; None: it names none, or one that follows from its settings."""
+    from omegaconf.errors import OmegaConfBaseException
+
+    if not any(line.lstrip("+").startswith("hydra.run.dir=") for line in lines):
+        return None
+    try:
+        return Path(selected(composed, "hydra.run.dir")).absolute()
+    except (OmegaConfBaseException, ValueError):  # told with the rest; run_id of wrong settings is none
+        return None
 
 
 def readable(jobs: list[Composed], inputs: Inputs) -> list[Composed]:

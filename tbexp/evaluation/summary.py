@@ -50,20 +50,21 @@ def summarise(
     settings: Evaluation,
     groups: Mapping[str, Mapping[str, str]] | None = None,
     spending: Mapping[str, Spending] | None = None,
+    advice: str = "make the missing attempts",
 ) -> dict[str, Any]:
     """Figures of each policy, and the paired difference of two (trained minus base, or second minus first).
 
     policies: {name: rows}, or {name: [rows of each seed]}; tasks: {uid: domain} of every task evaluated; groups:
     further groupings {name: {uid: label}} (topic, say), shown as by_<name>; spending: {name: prices and models}, for
-    the cost. A task's figure is its mean over seeds, and the bootstrap keeps them together. WorldFailure if coverage
-    is incomplete and `settings.allow_partial` is false; UserError on duplicates, foreign rows, or seeds that cannot
-    be paired.
+    the cost; advice: what to do where attempts are missing. A task's figure is its mean over seeds, and the bootstrap
+    keeps them together. WorldFailure if coverage is incomplete and `settings.allow_partial` is false; UserError on
+    duplicates, foreign rows, or seeds that cannot be paired.
     """
     uids = sorted(tasks)
     if not uids:
         raise UserError(Problem("there are no tasks to evaluate", where="tasks.held_out"))
     tallies = {name: [tally(run, uids, attempts, name=name) for run in _runs(rows)] for name, rows in policies.items()}
-    _check_coverage(tallies, settings.allow_partial)
+    _check_coverage(tallies, settings.allow_partial, advice)
     columns, spans = _columns(tallies)
     groupings = {"domain": tasks, **(groups or {})}
     whole = _Part(columns, spans, attempts, settings, "")
@@ -108,7 +109,7 @@ def _runs(rows: Rows | Sequence[Rows]) -> list[Rows]:
     return [rows]  # type: ignore[list-item]
 
 
-def _check_coverage(tallies: Mapping[str, Sequence[Tally]], allow_partial: bool) -> None:
+def _check_coverage(tallies: Mapping[str, Sequence[Tally]], allow_partial: bool, advice: str) -> None:
     lines = []
     for name, runs in tallies.items():
         for seed, run in enumerate(runs):
@@ -119,7 +120,7 @@ def _check_coverage(tallies: Mapping[str, Sequence[Tally]], allow_partial: bool)
                     f"{run.system_errors} ended in system errors, {run.missing - run.system_errors} were not made"
                 )
     if lines and not allow_partial:
-        lines.append("run the same command again to fill the gaps, or set evaluation.allow_partial=true")
+        lines.append(f"{advice}, or set evaluation.allow_partial=true")
         raise WorldFailure("coverage is incomplete, so there are no figures\n" + "\n".join(lines))
     for name, runs in tallies.items():
         if not any(run.clean.sum() for run in runs):

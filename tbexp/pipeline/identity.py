@@ -78,10 +78,17 @@ def _chat(config: Config, part: PolicyConfig) -> dict[str, Any]:
     if part.serve == "none":
         return _endpoint(part.endpoint)
     weights = served_weights(config, part)
-    settings = part.vllm.model_dump(include={"dtype", "max_model_len", "tool_call_parser", "reasoning_parser", "flags"})
     folder = Path(weights)
     known: Any = weights_digest(folder) if (folder / "config.json").exists() else weights
-    return {"weights": known, "vllm": settings, "extra_body": part.endpoint.extra_body}
+    return {"weights": known, "vllm": _server(part), "extra_body": part.endpoint.extra_body}
+
+
+def _server(part: PolicyConfig) -> dict[str, Any]:
+    """What of a `vllm serve` changes its answers."""
+    found: dict[str, Any] = part.vllm.model_dump(
+        include={"dtype", "max_model_len", "tool_call_parser", "reasoning_parser", "flags"}
+    )
+    return found
 
 
 def served_weights(config: Config, part: PolicyConfig) -> str:
@@ -122,6 +129,58 @@ def training_key(
             "training": config.training.model_dump(exclude={"name", "steps", "keep_checkpoints", "save_every"}),
         }
     )
+
+
+def deciding(config: Config) -> dict[str, Any]:
+    """What of a config decides the result of each stage, from the config alone: what its files hold is in the keys
+    above. Hence how many attempts or steps, prices and the intervals' bootstrap are not here.
+    """
+    model = None if config.policy.kind == "chat" else config.model.model_dump(exclude={"name", "shape"})
+    attempts = {
+        "name": config.name,  # a tracker knows the run by it
+        "settings": attempt_settings(config),
+        "policy": {"endpoint": _chat_settings(config, config.policy), "format": config.model.format}
+        if model is None
+        else model,
+        "tasks": config.tasks.model_dump(exclude={"name", "server_python"}),
+        "servers": config.sandbox.servers,
+    }
+    screen, probe, evaluation = config.selection.reference, config.probe, config.evaluation
+    reference = screen.policy
+    probed = {
+        **attempts,
+        "probe": probe.model_dump(include={"kind", "level", "least", "rows", "fields"}),
+        "reference": [
+            screen.rows,
+            *(reference.kind, reference.format, _chat_settings(config, reference)),
+            *(reference.sampling.model_dump(), reference.limits.model_dump()),
+        ],
+    }
+    kept = config.selection.model_dump(exclude={"name": True, "reference": {"rows", "policy", "attempts"}})
+    selected = {
+        "buckets": config.buckets.model_dump(exclude={"name"}),
+        "selection": kept,
+        "group": config.group.model_dump(exclude={"name"}),
+    }
+    trained = {
+        "max_context": config.model.max_context,
+        "optimizer": config.optimizer.model_dump(exclude={"name"}),
+        "topology": config.topology.model_dump(include={"device", "dtype", "rollout"}),
+        "training": config.training.model_dump(exclude={"name", "steps", "keep_checkpoints", "save_every"}),
+    }
+    return {
+        "probe": probed,
+        "select": [probed, selected],
+        "train": [probed, selected, trained],
+        "evaluate": [attempts, evaluation.rows, evaluation.fields.model_dump()],
+        "report": None,
+    }
+
+
+def _chat_settings(config: Config, part: PolicyConfig) -> Any:
+    if part.serve == "none":
+        return _endpoint(part.endpoint)
+    return [part.vllm.model or config.model.path, _server(part), part.endpoint.extra_body]
 
 
 def attempt_seed(seed: int, uid: str, attempt: int) -> int:

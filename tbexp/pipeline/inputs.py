@@ -147,7 +147,14 @@ class Inputs:
     def rows(self, files: Sequence[str], fields: Fields) -> list[AttemptRow]:
         from tbexp.attempts import read_rows
 
-        rows: list[AttemptRow] = self._once(("rows", *_as_key(files, fields)), lambda: read_rows(files, fields))
+        def read() -> list[AttemptRow]:
+            found = read_rows(files, fields)
+            if not found:
+                what = f"there are no rows in {', '.join(files)}"
+                raise UserError(Problem(what, "evaluation.rows", "name files that hold attempts, a JSON object a line"))
+            return found
+
+        rows: list[AttemptRow] = self._once(("rows", *_as_key(files, fields)), read)
         return rows
 
     def digest(self, file: str) -> str:

@@ -35,6 +35,10 @@ from tbexp.pipeline.progress import Progress
 from tbexp.tasks import Task
 
 AT_ONCE = 256  # trajectories held in memory
+FILL = (
+    "regrade/changed.jsonl names the attempts that lost their verdict and why: mend the check or the judge and regrade "
+    "again; attempts that never had one are made by the run's stage evaluate"
+)
 
 
 class _NoSession:
@@ -98,6 +102,7 @@ def regrade(config: Config, *, run_dir: Path, inputs: Inputs | None = None) -> N
                 attempts=config.evaluation.attempts,
                 tasks={task.uid: task.domain for task in held_out},
                 settings=config.evaluation,
+                advice=FILL,
             )
             write_json(out / "summary.json", summary)
             for name, found in summary["policies"].items():

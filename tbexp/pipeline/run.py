@@ -204,10 +204,12 @@ def report_so_far(context: Context, why: str) -> None:
 
 
 def prepare(config: Config, run_dir: Path, overrides: Sequence[str]) -> None:
-    """The run's folder with its config and log file."""
+    """The run's folder with its config."""
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         Path(config.store).mkdir(parents=True, exist_ok=True)
+        if config.stages == ["report"] and (run_dir / "config.yaml").exists():
+            return  # a report changes nothing of the run
         write_whole(run_dir / "config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
         write_whole(run_dir / "overrides.txt", "".join(f"{line}\n" for line in overrides))
     except OSError as error:

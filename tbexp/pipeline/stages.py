@@ -37,6 +37,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+FILL = "run the same command again to fill the gaps"  # what to do about missing attempts
+FILL_ROWS = (
+    "add the missing attempts to evaluation.rows, set evaluation.attempts to what the rows hold of each task, name in "
+    "tasks.held_out only tasks that they hold"
+)
+
 
 def evaluate_campaign(run: Context, policy: str) -> Campaign:
     """policy: base, or trained, whose training has to be finished."""
@@ -301,6 +307,7 @@ def summarise(run: Context, rows_by_policy: Mapping[str, Sequence[AttemptRow]], 
         tasks=domains,
         settings=config.evaluation,
         spending=spending,
+        advice=FILL_ROWS if config.evaluation.rows else FILL,
     )
     write_json(run.run_dir / "evaluate" / "summary.json", summary)
     run.tracker.artifact(run.run_dir / "evaluate" / "summary.json", "evaluate")

@@ -102,6 +102,7 @@ def runs_meant(run_dir: Path) -> list[Path]:
 
 def how_to_follow(config: Config, run_dir: Path, record: Sequence[Mapping[str, Any]], uri: str | None) -> Iterator[str]:
     """What a submission says."""
+    from tbexp.config.compose import run_id_of
     from tbexp.tracking import ui_line
 
     yield f"submitted {config.name} ({run_dir.name})" if record else f"{config.name}: there is nothing to submit"
@@ -115,6 +116,8 @@ def how_to_follow(config: Config, run_dir: Path, record: Sequence[Mapping[str, A
     if uri is not None:
         yield f"MLflow: run {run_dir.name} of {config.tracking.experiment or config.name}; {ui_line(uri)}"
     words = [word for word in (run_dir / "overrides.txt").read_text().splitlines() if not word.startswith("stages=")]
+    if run_dir.name != run_id_of(config):  # its settings do not lead to its folder, but it has them
+        words = [f"hydra.run.dir={short(run_dir)}"]
     command = shlex.join(["tbexp", *words])
     yield f"follow: {command} 'stages=[status]'"
     yield f"cancel: {command} 'stages=[cancel]'"

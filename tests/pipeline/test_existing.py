@@ -1,0 +1,126 @@
+"""A command that names the folder of a run means that run: its settings, and nothing that its results contradict."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tbexp.app import main
+from tbexp.attempts import AttemptRow, AttemptStore
+from tbexp.samples import data_root
+from tbexp.tasks import load_tasks
+
+POOL = ["stages=[select]", "probe.rows=[rows.jsonl]", "tracking=none", "hydra.run.dir=run"]
+HELD_OUT = ["extend.py:test_extend_1", "extend.py:test_extend_2"]
+ROWS = ["stages=[evaluate]", "evaluation.rows=[e.jsonl]", f"tasks.held_out=[{','.join(HELD_OUT)}]", "tracking=none"]
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    lines(Path("rows.jsonl"), [(f"task-{n}", k < n) for n in range(9) for k in range(8)])
+    lines(Path("e.jsonl"), [(uid, k < 2) for uid in HELD_OUT for k in range(4)])
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    yield
+    for handler in set(root.handlers) - set(before):
+        root.removeHandler(handler)
+        handler.close()
+    root.handlers[:] = before
+    root.setLevel(level)
+
+
+def lines(file: Path, verdicts: list[tuple[str, bool]]) -> None:
+    file.write_text("".join(json.dumps({"uid": uid, "test_result": {"result": x}}) + "\n" for uid, x in verdicts))
+
+
+def settings() -> dict[str, object]:
+    found = yaml.safe_load(Path("run/config.yaml").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_run_goes_on_with_its_own_settings_and_a_report_leaves_them_alone() -> None:
+    assert main([*POOL, "buckets=signal", "selection.min_clean=2", "seed=5"]) == 0
+    kept = [Path("run", name).read_bytes() for name in ("config.yaml", "overrides.txt", "select/pool.yaml")]
+    assert main(["stages=[report]", "hydra.run.dir=run"]) == 0
+    assert main(["stages=[select]", "hydra.run.dir=run", "prices.gpu_hour_usd=2.0"]) == 0  # prices decide no result
+    assert Path("run/select/pool.yaml").read_bytes() == kept[2]
+    before = yaml.safe_load(kept[0])
+    assert settings() == {**before, "prices": {**before["prices"], "gpu_hour_usd": 2.0}}
+    assert main(["stages=[report]", "hydra.run.dir=run", "tracking.kind=none"]) == 0
+    assert Path("run/overrides.txt").read_text().splitlines()[-2:] == ["stages=[select]", "prices.gpu_hour_usd=2.0"]
+
+
+def test_the_run_s_settings_count_even_where_the_shipped_ones_have_changed() -> None:
+    assert main(POOL) == 0
+    stored = settings()
+    stored["training"]["steps"] = 7  # type: ignore[index]  # as an older default
+    Path("run/config.yaml").write_text(yaml.safe_dump(stored))
+    assert main(["stages=[select]", "hydra.run.dir=run"]) == 0
+    assert settings() == stored
+    assert main([*POOL, "training.steps=9"]) == 0
+    assert settings()["training"]["steps"] == 9  # type: ignore[index]
+
+
+def test_what_decides_results_that_are_there_is_refused_key_by_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*POOL, "selection.min_clean=2"]) == 0
+    kept = {path: path.read_bytes() for path in Path("run").rglob("*.yaml")}
+    capsys.readouterr()
+    assert main(["stages=[select]", "experiment=smoke", "seed=4", "hydra.run.dir=run", "selection.min_clean=3"]) == 2
+    said = capsys.readouterr().err
+    assert "tasks.candidates: is null in the run" in said and "training.steps" not in said
+    for key, old, new in (("name", "laptop", "smoke"), ("seed", 1, 4), ("selection.min_clean", 2, 3)):
+        assert f"{key}: is {old} in the run of {Path('run').absolute()}, and {new} here; it decides select" in said
+    assert {path: path.read_bytes() for path in Path("run").rglob("*.yaml")} == kept
+    assert main([*POOL, "selection.min_clean=3", "force=[select]"]) == 0  # made again, so nothing is mixed
+    assert settings()["selection"]["min_clean"] == 3  # type: ignore[index]
+
+
+def test_a_folder_without_results_is_no_run_yet(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*POOL, "seed=9"]) == 0
+    shutil.rmtree("run/select")
+    assert main(POOL) == 0
+    assert settings()["seed"] == 1
+    Path("run/config.yaml").write_text("theirs: 1\n")
+    assert main(POOL) == 2
+    assert "run/config.yaml holds no settings that this version reads" in capsys.readouterr().err
+
+
+def test_regrade_judges_a_run_s_attempts_by_the_run_s_tasks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ROWS, "evaluation.attempts=4", "hydra.run.dir=run"]) == 0
+    by_uid = {task.uid: task for task in load_tasks(data_root(), "agent")}
+    with AttemptStore(Path("run/evaluate/base")) as store:
+        for uid in HELD_OUT:
+            for attempt in range(4):
+                system = [{"T": "Text", "role": "system", "content": text} for text in by_uid[uid].system_messages()]
+                seen = {"messages": system, "init_result": {}, "effects": {}}
+                store.append(AttemptRow(uid, attempt, True, 1.0), seen)
+    assert main(["stages=[regrade]", "hydra.run.dir=run", "sandbox.grade_timeout_s=20.0"]) == 0
+    found = json.loads(Path("run/regrade/summary.json").read_text())["policies"]["base"]
+    assert (found["tasks"], found["attempts"], found["passed_attempts"]) == (2, 4, 0)
+    assert main(["stages=[regrade]", "hydra.run.dir=run", "tasks.held_out=releases/held_out.yaml"]) == 2
+    assert "tasks.held_out: is ['extend.py:test_extend_1', 'extend.py:test_extend_2']" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("stage", ["report", "regrade", "serve"])
+def test_a_folder_that_is_not_there_is_told_and_not_made(stage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(Path().rglob("*"))
+    assert main([f"stages=[{stage}]", "hydra.run.dir=deep/zz", "policy.vllm.command=[sh]"]) == 2
+    assert str(Path("deep/zz").absolute()) in capsys.readouterr().err
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_incomplete_rows_are_told_with_what_mends_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ROWS, "evaluation.attempts=5"]) == 3
+    said = capsys.readouterr().err
+    assert "same command" not in said and "set evaluation.attempts to what the rows hold" in said
+    Path("e.jsonl").write_text("\n")
+    assert main(ROWS) == 2
+    assert "evaluation.rows: there are no rows in e.jsonl" in capsys.readouterr().err
