@@ -386,6 +386,10 @@ def percent(figure: Mapping[str, Any]) -> str:
 
 
 def points(figure: Mapping[str, Any]) -> str:
+    if figure["value"] == figure["low"] == figure["high"] == 0:
+        return "0.0 (no task changed)"
+    if figure.get("low") is None:
+        return f"{100 * figure['value']:+.1f}"
     return f"{100 * figure['value']:+.1f} [{100 * figure['low']:+.1f}, {100 * figure['high']:+.1f}]"
 
 

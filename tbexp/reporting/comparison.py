@@ -151,10 +151,13 @@ def _results(found: Comparison, out: Path) -> Section | None:
                 note = ", ".join(filter(None, [tables.counted(value["tasks"], "task"), note]))
                 note += ", derived from the count" if value.get("derived") else ""
                 note += f", k = {values.get('attempts')}" if unequal else ""
-            cells.append(Cell(tables.percent(value.get("value")), note=note))
+            shown, more = value.get("value"), tables.bounds(value, tasks=True)
+            more += (("derived", True),) if value.get("derived") else ()
+            cells.append(Cell(tables.percent(shown), note=note, value=tables.hundred(shown), more=more))
         if with_cost:
             known = isinstance(cost, int | float)
-            cells.append(Cell(f"{cost:.2f}" if known else "∞" if cost == "inf" else DASH))
+            dollars = tables.dollars(cost) if known else "∞" if cost == "inf" else DASH
+            cells.append(Cell(dollars, value=cost if known else None))
         lines.append(tuple(cells))
     text = []
     if len(same) > 1:
@@ -434,7 +437,9 @@ def _change(change: Change | None, shared: int) -> Cell:
         return Cell(DASH)
     note = tables.interval({"low": change.low, "high": change.high}, signed=True)
     note = note or ("all tasks alike" if change.value else "no task changed")
-    return Cell(tables.points(change.value), note=note + ("" if change.tasks == shared else f", {change.tasks} tasks"))
+    note += "" if change.tasks == shared else f", {change.tasks} tasks"
+    more = (*tables.bounds(_as_figure(change)), ("tasks", change.tasks))
+    return Cell(tables.points(change.value), note=note, value=100 * change.value, more=more)
 
 
 def _as_figure(change: Change | None) -> Json:
@@ -449,7 +454,12 @@ def _share(groups: tuple[float, float] | None) -> Json | None:
 
 
 def _cell(found: Json | None) -> Cell:
-    return Cell(tables.percent(found["value"]), note=tables.interval(found)) if found else Cell(DASH)
+    if found is None:
+        return Cell(DASH)
+    value = found["value"]
+    return Cell(
+        tables.percent(value), note=tables.interval(found), value=tables.hundred(value), more=tables.bounds(found)
+    )
 
 
 def _p(p: float | None) -> str:

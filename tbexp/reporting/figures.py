@@ -249,16 +249,19 @@ def topics(rows: Sequence[str], blocks: Sequence[tuple[str, Sequence[Sequence[fl
     return figure
 
 
-def strips(before: Attempts, after: Attempts, order: Sequence[str], marks: Mapping[str, str], size: int) -> Figure:
-    """Every task a line, its attempts before and after: passed, failed, no verdict. marks: {uid: gained or lost}."""
+def strips(policies: Mapping[str, Attempts], order: Sequence[str], marks: Mapping[str, str], size: int) -> Figure:
+    """Every task a line, its attempts by policy: passed, failed, no verdict. marks: {uid: gained or lost}, beside the
+    last policy.
+    """
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
 
     named = len(order) <= 70
     height = 1.1 + (0.155 * len(order) if named else min(9.0, 0.02 * len(order) + 2))
-    figure, axes = _new(9.6, height, columns=2, sharey=True)
+    figure, grid = _new(9.6, height, columns=len(policies), sharey=True, squeeze=False)
+    axes = grid[0]
     palette = ListedColormap(["#9a9a9a", "#f6dfb4", "#0072B2"])
-    for axis, attempts, title in ((axes[0], before, "base"), (axes[1], after, "trained")):
+    for axis, (title, attempts) in zip(axes, policies.items(), strict=True):
         cells = np.array([outcome_cells(attempts, uid, size) for uid in order])
         axis.pcolormesh(cells, cmap=palette, vmin=0, vmax=2, edgecolor="white" if named else "none",
                         linewidth=0.6 if named else 0, rasterized=not named)  # fmt: skip
@@ -274,7 +277,7 @@ def strips(before: Attempts, after: Attempts, order: Sequence[str], marks: Mappi
     for line, uid in enumerate(order):
         if mark := marks.get(uid):
             text, ink = ("+", TRAINED) if mark == "gained" else ("−", "#D55E00")
-            axes[1].text(size + 0.25, line + 0.5, text, color=ink, va="center", fontweight="bold", fontsize=9)
+            axes[-1].text(size + 0.25, line + 0.5, text, color=ink, va="center", fontweight="bold", fontsize=9)
     handles = [
         Patch(color="#0072B2", label="passed"),
         Patch(color="#f6dfb4", label="failed"),
@@ -401,7 +404,7 @@ def _dot(axes: Axes, y: float, found: Json, shade: str, marker: str) -> None:
     assert value is not None
     if low is not None and high is not None:
         axes.plot([low, high], [y, y], color=shade, linewidth=3.2, alpha=0.55, solid_capstyle="butt")
-    axes.plot([value], [y], marker=marker, color=shade, markersize=8, markeredgecolor="white")
+    axes.plot([value], [y], marker=marker, color=shade, markersize=8, markeredgecolor="white", clip_on=False)
     edge = max(value, high if high is not None else value)
     text = f"{100 * value:.1f}%"
     if edge < 0.9:

@@ -37,6 +37,19 @@ class Section:
     tables_first: bool = False  # before the pictures
 
 
+# Controls of the direction of text turn round what stands behind them, and could show a verdict as another.
+_DIRECTION = {
+    place: f"[U+{place:04X}]" for place in (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+}
+
+
+def visible(value: object) -> object:
+    """A text whose controls of direction are shown and do nothing; the templates isolate what is written from right to
+    left besides. What is marked as HTML stays.
+    """
+    return value if not isinstance(value, str) or hasattr(value, "__html__") else value.translate(_DIRECTION)
+
+
 def picture(out: Path, name: str, caption: str, draw: Callable[[], Figure]) -> Picture:
     """Draws, saves as SVG and PNG, and gives the SVG to be embedded."""
     figure = draw()
@@ -66,7 +79,9 @@ def render(
 
     from jinja2 import Environment, StrictUndefined
 
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=visible
+    )
     template = environment.from_string(files("tbexp.reporting").joinpath("report.html.j2").read_text(encoding="utf-8"))
     return template.render(
         name=name,

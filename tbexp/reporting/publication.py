@@ -7,6 +7,7 @@ bold, the second underlined; a figure that the source does not give but that fol
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from tbexp.reporting.tables import DASH, Cell, Table
 from tbexp.tasks import benchmark_uids
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 DERIVED = "derived"
@@ -43,6 +45,12 @@ class Column:
     label: str
     digits: int
     more_is_better: bool | None = True  # None: nobody leads
+
+    def shown(self, value: float) -> str:
+        """A cost of less than a dollar has three significant digits at least, or cheap ones would look alike."""
+        cheap = "US$" in self.label and 0 < value < 1
+        digits = max(self.digits, 2 - math.floor(math.log10(value))) if cheap else self.digits
+        return f"{value:,.{digits}f}"
 
 
 PASSED = Column("passed_attempts", "passed attempts", 0)
@@ -175,10 +183,11 @@ def table_of(
         cells = [Cell(entry.name, note=note)]
         for column in columns:
             value = entry.figures.get(column.key)
-            text = DASH if value is None else "∞" if value == float("inf") else f"{value:,.{column.digits}f}"
+            text = DASH if value is None else "∞" if value == float("inf") else column.shown(value)
             rank = ranks[column.key].get(entry.name)
             note = DERIVED if column.key in entry.derived else ""
-            cells.append(Cell(text, bold=rank == 1, note=note, underlined=rank == 2))
+            more = ((DERIVED, True),) if note else ()
+            cells.append(Cell(text, bold=rank == 1, note=note, underlined=rank == 2, value=value, more=more))
         rows.append(tuple(cells))
     return Table(name, caption, ("model", *(column.label for column in columns)), tuple(rows))
 
@@ -226,17 +235,47 @@ def cost_figure(entries: Sequence[Entry]) -> Figure:
         hollow = PER_PASSED.key in entry.derived
         marker = "o" if entry.published else "D"
         axes.plot([x], [y], marker=marker, markersize=9, color=shade, markerfacecolor="white" if hollow else shade,
-                  linestyle="none", markeredgewidth=1.6, zorder=3)  # fmt: skip
-        near_right = x > 0.75 * right
-        text, beside = entry.name + ("" if entry.comparable else " (other tasks)"), (-9 if near_right else 9, 3)
-        axes.annotate(text, (x, y), beside, textcoords="offset points", fontsize=9, va="bottom",
-                      ha="right" if near_right else "left")  # fmt: skip
+                  linestyle="none", markeredgewidth=1.6, zorder=3, clip_on=False)  # fmt: skip
     axes.set(xlabel="US$ per passed attempt", ylabel="pass@1, percent", title="What a passed attempt costs")
     axes.set_xlim(left=0, right=right * 1.08)
     axes.margins(y=0.15)
     axes.grid(color="#e6e6e6", linewidth=0.7)
     axes.set_axisbelow(True)
+    _label(
+        figure, axes, [(entry.name + ("" if entry.comparable else " (other tasks)"), _place(entry)) for entry in shown]
+    )
     return figure
+
+
+def _label(figure: Figure, axes: Axes, points: Sequence[tuple[str, tuple[float, float]]]) -> None:
+    """A name beside each point, where it covers neither a name nor a point: right of it, left of it, further away."""
+    from matplotlib.transforms import Bbox
+
+    figure.draw_without_rendering()
+    renderer = figure._get_renderer()  # type: ignore[attr-defined]
+    scale = figure.dpi / 72
+    taken = []
+    for _, point in points:
+        x, y = axes.transData.transform(point)
+        taken.append(Bbox.from_extents(x - 7 * scale, y - 7 * scale, x + 7 * scale, y + 7 * scale))
+    for text, point in sorted(points, key=lambda each: each[1]):
+        label = axes.annotate(text, point, (9, 0), textcoords="offset points", fontsize=9, va="center", zorder=2)
+        label.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6})  # over lines
+        label.set_in_layout(False)
+        places = [(side, height) for height in (0, 11, -11, 22, -22, 33, -33, 44, -44) for side in (1, -1)]
+        boxes: list[tuple[Any, ...]] = []
+        for side, height in places:
+            label.set_position((9 * side, height))
+            label.set_horizontalalignment("left" if side > 0 else "right")
+            box = label.get_window_extent(renderer)
+            inside = axes.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 and axes.bbox.y0 <= box.y0
+            boxes.append(
+                (sum(box.overlaps(other) for other in taken) + 10 * (not inside), len(boxes), side, height, box)
+            )
+        _, _, side, height, box = min(boxes, key=lambda each: each[:2])
+        label.set_position((9 * side, height))
+        label.set_horizontalalignment("left" if side > 0 else "right")
+        taken.append(box)
 
 
 def _place(entry: Entry) -> tuple[float, float]:

@@ -85,8 +85,8 @@ def _results(run: RunData, out: Path) -> Section | None:
     policies = tables.summary_policies(run)
     wanted = tables.metrics(run)
     rows = [(m.label, {name: m.of(p) for name, p in policies.items()}) for m in wanted]
-    section.text += [*_partial(run), *_sentences(run), *_overlap(run)]
-    section.tables.append(table)
+    section.text += [*_partial(run), *_sentences(run), *_paired(run), *_overlap(run)]
+    section.tables += [table, *(t for t in (tables.certainty_table(run), tables.verdict_table(run)) if t)]
     caption = (
         "Share of attempts that pass (pass@1), of tasks that pass at least once, and of tasks that pass every time. "
         "Bars are 95% intervals."
@@ -130,7 +130,7 @@ def _topics(run: RunData, out: Path) -> Section | None:
 
 def _tasks(run: RunData, out: Path) -> Section | None:
     if not _both(run):
-        return None
+        return _strips(run, out)
     before, after = run.policies["base"], run.policies["trained"]
     found = tables.changes(before, after)
     size = found.size
@@ -146,10 +146,25 @@ def _tasks(run: RunData, out: Path) -> Section | None:
         f"+ marks a task that now passes {size} of {size}, − one that no longer does."
     )
     section = Section("tasks", "Tasks gained and lost", [text])
-    section.pictures.append(picture(out, "strips", caption, lambda: figures.strips(before, after, order, marks, size)))
+    section.pictures.append(
+        picture(out, "strips", caption, lambda: figures.strips({"base": before, "trained": after}, order, marks, size))
+    )
     table = tables.change_table(found, before, after)
     if table.rows:
         (section.tables if len(table.rows) <= 16 else section.folded).append(table)
+    return section
+
+
+def _strips(run: RunData, out: Path) -> Section | None:
+    """Of one policy, or of several that are not before and after."""
+    if not run.policies:
+        return None
+    size = max(attempts.size for attempts in run.policies.values())
+    uids = {uid for attempts in run.policies.values() for uid in attempts.outcomes}
+    order = sorted(uids, key=lambda uid: (*(-attempts.passed(uid) for attempts in run.policies.values()), uid))
+    caption = "Each line is a task, sorted by passes."
+    section = Section("tasks", "Every task")
+    section.pictures.append(picture(out, "strips", caption, lambda: figures.strips(run.policies, order, {}, size)))
     return section
 
 
@@ -268,7 +283,9 @@ def _endings(run: RunData, out: Path) -> Section | None:
     if not sources:
         return None
     section = Section("endings", "How attempts end")
-    finish = {name: dict(attempts.finish) for name, attempts in sources.items() if attempts.finish}
+    finish = {
+        name: dict(attempts.finish) for name, attempts in sources.items() if set(attempts.finish) - {"not recorded"}
+    }
     if finish:
         caption = "Attempts that have a verdict, by why the conversation ended."
         section.pictures.append(picture(out, "endings", caption, lambda: figures.shares(finish, "Finish reasons")))
@@ -331,7 +348,9 @@ def _sentences(run: RunData) -> list[str]:
         sentence = (
             f"{metric.subject} {verb} from {100 * before:.1f}% to {100 * after:.1f}% ({tables.points(change)} points"
         )
-        if low is not None and high is not None:
+        if tables.is_still(found):
+            sentence += "; no task changed)"
+        elif low is not None and high is not None:
             sentence += f", 95% interval of the paired difference {tables.interval(found, signed=True)}"
             sentence += ", which includes 0)" if low <= 0 <= high else ")"
         else:
@@ -340,6 +359,23 @@ def _sentences(run: RunData) -> list[str]:
             sentence += ": fewer tasks are solved at least once than before"
         sentences.append(sentence + ".")
     return sentences
+
+
+def _paired(run: RunData) -> list[str]:
+    """Tasks that only one policy passes every time, and how surely that is no chance."""
+    found = run.summary.get("difference")
+    gained, lost = (_at(found, name) for name in ("gained", "lost"))
+    tests = _at(found, "mcnemar")
+    if not isinstance(gained, list) or not isinstance(lost, list) or not tests:
+        return []
+    each = [tests] if isinstance(tests, Mapping) else list(tests)
+    of = ", one for each seed" if len(each) > 1 else ""
+    p = ", ".join("< 0.001" if test["p"] < 0.001 else f"= {test['p']:.3f}" for test in each)
+    after, before = _at(found, "of") or ("trained", "base")
+    return [
+        f"Tasks passed every time: {len(gained)} gained by {after}, {len(lost)} lost against {before} "
+        f"(exact McNemar test on the same tasks{of}: p {p})."
+    ]
 
 
 def _curves(policy: Json) -> tuple[list[tuple[int, Json]], list[tuple[int, Json]]]:

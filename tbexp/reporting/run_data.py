@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tbexp.config.schema import BANDS
+from tbexp.errors import UserError, one_line
 
 EDGES = {"rarely": 0.08, "hard": 0.40, "medium": 0.60, "often": 0.90}
 Json = Mapping[str, Any]
@@ -100,7 +101,7 @@ def read_run(folder: Path) -> RunData:
     probed, evaluated = _at(config, "probe", "attempts"), _at(config, "evaluation", "attempts")
     if _at(config, "probe", "kind") == "adaptive" and tasks:
         probed = {str(row.get("uid")): row.get("clean", 0) + row.get("system_errors", 0) for row in tasks}
-    policies = _policies(folder / "evaluate", faults, evaluated)
+    policies = _policies(folder / "evaluate", faults, evaluated) | _foreign(config, faults, evaluated)
     order = ["base", "trained"]
     return RunData(
         folder=folder,
@@ -137,6 +138,23 @@ def _policies(folder: Path, faults: list[str], most: Any) -> dict[str, Attempts]
                 if rows:
                     by_policy.setdefault(path.name, []).extend(rows)
     return {name: found for name, rows in by_policy.items() if (found := _attempts(rows, most))}
+
+
+def _foreign(config: Json, faults: list[str], most: Any) -> dict[str, Attempts]:
+    """evaluation.rows, which stay where they were made."""
+    files = _at(config, "evaluation", "rows")
+    if not isinstance(files, list) or not files:
+        return {}
+    from tbexp.attempts import read_rows
+    from tbexp.config.schema import Fields
+
+    try:
+        rows = read_rows([str(file) for file in files], Fields(**(_at(config, "evaluation", "fields") or {})))
+    except (UserError, ValueError) as error:
+        faults.append(f"evaluation.rows can't be read again, so single attempts are not shown: {one_line(str(error))}")
+        return {}
+    found = _attempts([row.as_dict() for row in rows], most)
+    return {"rows": found} if found else {}
 
 
 def _attempt_rows(folder: Path, faults: list[str]) -> Iterator[Json]:

@@ -7,6 +7,8 @@ from summary.json, never made here; what is only counted (tasks gained and lost)
 from __future__ import annotations
 
 import csv
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,8 @@ class Cell:
     bold: bool = False
     note: str = ""  # small, behind the text
     underlined: bool = False
+    value: float | None = None  # of the CSV, where the text is no number that a program reads
+    more: tuple[tuple[str, float | bool], ...] = ()  # the note's figures: columns of their own in the CSV
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,10 @@ def headline(run: RunData) -> Table | None:
         return None
     columns = metrics(run)
     costs = {name: _at(p, "cost", "per_reliable_task_usd") for name, p in policies.items()}
-    with_cost = any(isinstance(cost, int | float) and cost > 0 for cost in costs.values())
+    with_cost = any(
+        (isinstance(cost, int | float) and cost > 0) or (cost == "inf" and (_at(p, "cost", "campaign_usd") or 0) > 0)
+        for cost, p in zip(costs.values(), policies.values(), strict=True)
+    )
     best = {
         m.label: max((v for p in policies.values() if (v := m.of(p).get("value")) is not None), default=None)
         for m in columns
@@ -94,16 +101,16 @@ def headline(run: RunData) -> Table | None:
             note = interval(found)
             if metric.key == "observed_all_k" and isinstance(found.get("tasks"), int | float):
                 note = counted(found["tasks"], "task") + (f", {note}" if note else "")
-            cells.append(
-                Cell(percent(value), value is not None and value == best[metric.label] and len(policies) > 1, note)
-            )
+            leads = value is not None and value == best[metric.label] and len(policies) > 1
+            cells.append(Cell(percent(value), leads, note, value=hundred(value), more=bounds(found, tasks=True)))
         if with_cost:
             cost = costs[name]
             known = isinstance(cost, int | float)
             cells.append(
                 Cell(
-                    f"{cost:.2f}" if known else "∞" if cost == "inf" else DASH,
+                    dollars(cost) if known else "∞" if cost == "inf" else DASH,
                     known and cost == cheapest and len(policies) > 1,
+                    value=cost if known else None,
                 )
             )
         rows.append(tuple(cells))
@@ -115,7 +122,9 @@ def headline(run: RunData) -> Table | None:
             if found.get("value") is None and {"base", "trained"} <= policies.keys():
                 after, before = (metric.of(policies[name]).get("value") for name in ("trained", "base"))
                 found = {"value": after - before} if after is not None and before is not None else {}
-            cells.append(Cell(points(found.get("value")), False, interval(found, signed=True)))
+            value = found.get("value")
+            note = interval(found, signed=True) or ("no task changed" if is_still(found) else "")
+            cells.append(Cell(points(value), False, note, value=hundred(value), more=bounds(found)))
         rows.append((*cells, Cell("")) if with_cost else tuple(cells))
     names = (
         "policy",
@@ -169,7 +178,7 @@ def topic_table(run: RunData) -> Table | None:
             values = [metric.of(by.get(topic)).get("value") for by in policies.values()]
             top = max((v for v in values if v is not None), default=None)
             leads = len({v for v in values if v is not None}) > 1
-            cells += [Cell(percent(v), leads and v == top) for v in values]
+            cells += [Cell(percent(v), leads and v == top, value=hundred(v)) for v in values]
         rows.append(tuple(cells))
     names = ["topic", *(f"{m.label} {name}" for m in columns for name in policies)]
     return Table("topics", "Rates by topic, in percent", tuple(names), tuple(rows))
@@ -273,16 +282,120 @@ def error_table(sources: Mapping[str, Attempts]) -> Table | None:
 
 def time_table(rows: Sequence[tuple[str, float]]) -> Table:
     total = sum(value for _, value in rows) or 1.0
-    cells = [(Cell(name), Cell(duration(value)), Cell(percent(value / total))) for name, value in rows]
+    cells = [
+        (Cell(name), Cell(duration(value), more=(("seconds", value),)), Cell(percent(value / total)))
+        for name, value in rows
+    ]
     return Table("time", "Wall time by stage", ("stage", "time", "share"), tuple(cells))
 
 
+def certainty_table(run: RunData) -> Table | None:
+    """Intervals that answer different questions, side by side."""
+    policies = summary_policies(run)
+    rows = []
+    for name, figures in policies.items():
+        found, every = (_at(figures, key) or {} for key in ("pass_at_1", "observed_all_k"))
+        if not isinstance(found, Mapping) or found.get("fixed_low") is None:
+            continue
+        fixed = {"low": found["fixed_low"], "high": found["fixed_high"]}
+        least, k = _at(every, "task_rate_lower_bound"), figures.get("attempts")
+        cells = [Cell(name), Cell(percent(found.get("value")), value=hundred(found.get("value")))]
+        cells += [Cell(interval(part) or DASH, more=bounds(part)) for part in (found, fixed)]
+        cells.append(Cell(percent(least), note=f"{k} of {k}", value=hundred(least), more=(("attempts", k or 0),)))
+        rows.append(tuple(cells))
+    if not rows:
+        return None
+    columns = (
+        *("policy", "pass@1", "with other tasks of the same kind", "with the same tasks again"),
+        "a task that passed every time passes at least",
+    )
+    return Table("certainty", "How sure, by question: 95% intervals and bounds, in percent", columns, tuple(rows))
+
+
+def verdict_table(run: RunData) -> Table | None:
+    """Who gave the verdicts, and how attempts fared that needed another try."""
+    rows = []
+    for name, figures in summary_policies(run).items():
+        judged = figures.get("judged_share")
+        tries = [figures.get(key) for key in ("first_try", "retried")]
+        if judged is None and not any(isinstance(part, Mapping) for part in tries):
+            continue
+        code = None if judged is None else 1 - judged
+        cells = [Cell(name), *(Cell(percent(share), value=hundred(share)) for share in (code, judged))]
+        for part in tries:
+            rate, count = _at(part, "pass_rate"), _at(part, "attempts")
+            note = "" if count is None else counted(count, "attempt")
+            cells.append(Cell(percent(rate), note=note, value=hundred(rate), more=(("attempts", count or 0),)))
+        rows.append(tuple(cells))
+    columns = ("policy", "verdicts by code", "verdicts by the judge", "pass rate, first try", "pass rate, retried")
+    caption = "Verdicts, in percent; retried: a system error came first"
+    return Table("verdicts", caption, columns, tuple(rows)) if rows else None
+
+
 def write_csv(table: Table, folder: Path) -> None:
+    """Numbers as a program reads them; a note's figures (low, high, derived) in columns of their own, which take the
+    place of a text that only says the same.
+    """
+    parts: list[tuple[bool, list[str]]] = []  # of each column whether it has one, and the further ones of its cells
+    for place in range(len(table.columns)):
+        cells = [row[place] for row in table.rows]
+        found = list(dict.fromkeys(name for cell in cells for name, _ in cell.more))
+        found += ["note"] if any(cell.note and not cell.more for cell in cells) else []
+        own = not found or any(cell.text != DASH and (cell.value is not None or not cell.more) for cell in cells)
+        parts.append((own, found))
     with (folder / f"{table.name}.csv").open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
-        writer.writerow(table.columns)
+        writer.writerow(
+            each
+            for column, (own, names) in zip(table.columns, parts, strict=True)
+            for each in (*([column] if own else []), *(f"{column}, {name}" for name in names))
+        )
         for row in table.rows:
-            writer.writerow(cell.text + (f" ({cell.note})" if cell.note else "") for cell in row)
+            line: list[Any] = []
+            for cell, (own, names) in zip(row, parts, strict=True):
+                told = {"note": cell.note} if cell.note and not cell.more else {}
+                told |= {name: plain_number(value) for name, value in cell.more}
+                line += [*([plain(cell)] if own else []), *(told.get(name, "") for name in names)]
+            writer.writerow(line)
+
+
+def plain(cell: Cell) -> str:
+    """A cell's text for a program: a number without separators and signs of people, nothing where none is known."""
+    if cell.value is not None:
+        return plain_number(cell.value)
+    text = cell.text
+    if re.fullmatch(r"[+−-]?\d{1,3}(,\d{3})*(\.\d+)?|[+−-]?\d+(\.\d+)?", text):
+        return text.replace(",", "").replace("−", "-").lstrip("+")
+    return {DASH: "", "∞": "inf"}.get(text, text)
+
+
+def plain_number(value: float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value:.10g}"
+
+
+def hundred(value: float | None) -> float | None:
+    return None if value is None else 100 * value
+
+
+def bounds(found: Json, *, tasks: bool = False) -> tuple[tuple[str, float | bool], ...]:
+    """low and high in percent, and the count of tasks, for the CSV."""
+    parts: list[tuple[str, float | bool]] = []
+    if tasks and isinstance(found.get("tasks"), int | float):
+        parts.append(("tasks", found["tasks"]))
+    if not is_still(found):
+        parts += [(side, 100 * value) for side in ("low", "high") if (value := found.get(side)) is not None]
+    return tuple(parts)
+
+
+def is_still(found: Json) -> bool:
+    """A paired difference in which no task changed: of such there is no interval."""
+    return found.get("value") == 0 and found.get("low") == 0 and found.get("high") == 0
+
+
+def dollars(value: float) -> str:
+    """Cents, and below a dollar as many digits as tell three significant ones."""
+    digits = 2 if value >= 1 or value <= 0 else max(2, 2 - math.floor(math.log10(value)))
+    return f"{value:,.{digits}f}"
 
 
 def percent(value: float | None) -> str:
@@ -303,7 +416,7 @@ def counted(number: float, noun: str) -> str:
 
 def interval(found: Json, *, signed: bool = False) -> str:
     low, high = found.get("low"), found.get("high")
-    if low is None or high is None:
+    if low is None or high is None or (signed and is_still(found)):
         return ""
     return f"{100 * low:+.1f} to {100 * high:+.1f}" if signed else f"{100 * low:.1f} to {100 * high:.1f}"
 

@@ -16,6 +16,7 @@ from typing import Any
 from tbexp.config.schema import BANDS
 from tbexp.reporting.clusters import Cluster, Done, against, clusters, done
 from tbexp.reporting.figures import band_label
+from tbexp.reporting.page import visible
 from tbexp.reporting.run_data import Json, RunData, _at, _attempt_rows, _lines
 
 BUDGET = 1_000_000  # characters of conversations on a page
@@ -74,7 +75,9 @@ def write_task_pages(run: RunData, folder: Path) -> list[Path]:
     uids = sorted({*selected, *(uid for store in stores for uid in store.rows)})
     if not uids:
         return []
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=visible
+    )
     source = files("tbexp.reporting").joinpath("tasks.html.j2").read_text(encoding="utf-8")
     template = environment.from_string(source)
     (folder / "tasks").mkdir(parents=True, exist_ok=True)

@@ -96,7 +96,7 @@ class _Run:
         used = completion.usage
         action: dict[str, Any] = {
             "type": "call_tool" if reading.calls else "submit_message",
-            "content": reading.text,
+            "content": reading.text if reading.calls else reading.text or "",
             "reasoning": reading.reasoning,
             "metadata": {
                 "usage": {

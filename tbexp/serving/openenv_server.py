@@ -322,7 +322,8 @@ def _wrong(action: TaskAction) -> str | None:
     if action.type == "give_up":
         return None if action.reason else "give_up needs a reason: token_limit or time_limit"
     if action.type == "submit_message":
-        return None
+        said = action.content is not None or action.terminal_tool_calls
+        return None if said else "submit_message needs content; an agent that said nothing submits an empty text"
     single, many = action.tool_name is not None, action.parallel_tool_calls is not None
     if single == many:
         return "call_tool takes either tool_name or parallel_tool_calls"

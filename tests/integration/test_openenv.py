@@ -107,6 +107,8 @@ def test_mistakes_of_a_client_are_told_and_cost_no_step(url: str) -> None:
         env.reset(test_uid=UID)
         wrong = env.step({"type": "call_tool"})
         assert wrong.observation["kind"] == "error" and not wrong.done and wrong.observation["steps_taken"] == 0
+        wrong = env.step({"type": "submit_message"})
+        assert wrong.observation["kind"] == "error" and not wrong.done and "content" in wrong.observation["error"]
         tools = env.step({"type": "list_tools"}).observation
         assert tools["kind"] == "tools" and tools["steps_taken"] == 0
         calls = [

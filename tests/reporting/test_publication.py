@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from tbexp.reporting import write_report
-from tbexp.reporting.publication import EVERY, PER_RELIABLE, RATE, frontier, published_entries, run_entry, table_of
+from tbexp.reporting.publication import (
+    EVERY,
+    PER_RELIABLE,
+    RATE,
+    cost_figure,
+    frontier,
+    published_entries,
+    run_entry,
+    table_of,
+)
 from tbexp.tasks import benchmark_uids
 
 
@@ -78,7 +87,25 @@ def test_the_report_has_the_tables_and_the_figure(tmp_path: Path, build_run: Cal
     assert "not of the published protocol" in html and (run / "report/figures/cost.png").stat().st_size > 10_000
     rows = list(csv.reader((run / "report/tables/publication_3.csv").open()))
     summary = json.loads((run / "evaluate/summary.json").read_text())["policies"]
-    assert {row[0] for row in rows[-2:]} == {"base (not comparable)", "trained (not comparable)"}
+    assert {tuple(row[:2]) for row in rows[-2:]} == {("base", "not comparable"), ("trained", "not comparable")}
     (trained,) = [row for row in rows if row[0].startswith("trained")]
-    assert trained[1] == f"{100 * summary['trained']['pass_at_1']['value']:.2f}"
+    assert float(trained[2]) == pytest.approx(100 * summary["trained"]["pass_at_1"]["value"])
+    opus = dict(zip(rows[0], rows[1], strict=True))
+    assert (opus["observed k of k, derived"], opus["tasks passed every time"]) == ("true", "241")
     assert len(rows) == 1 + 2 + 9
+
+
+def test_no_name_in_the_cost_figure_covers_another_and_no_point_is_cut() -> None:
+    costs = {"campaign_usd": 5.0, "per_passed_attempt_usd": 0.0001, "per_reliable_task_usd": 1.0}
+    entries = [run_entry(f"a policy of some name {n}", policy(0.5, tasks=9, cost=costs)) for n in range(4)]
+    figure = cost_figure([*entries, *published_entries()])
+    (axes,) = figure.axes
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert len(boxes) >= 9 and not [1 for n, box in enumerate(boxes) for other in boxes[:n] if box.overlaps(other)]
+    assert all(not line.get_clip_on() for line in axes.lines if line.get_marker() in ("o", "D"))
+
+
+def test_costs_below_a_cent_can_be_told_apart() -> None:
+    entries = [run_entry(name, policy(0.5, tasks=9, cost={"campaign_usd": 1.0, "per_reliable_task_usd": value}))
+               for name, value in (("a", 0.0042), ("b", 0.00421), ("c", 24.36))]  # fmt: skip
+    assert [cell(e.name, entries, PER_RELIABLE)[2] for e in entries] == ["0.00420", "0.00421", "24.36"]

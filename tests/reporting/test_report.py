@@ -87,6 +87,8 @@ def test_every_figure_and_table_also_lies_beside_the_report(full: Path) -> None:
     tables = {path.stem for path in (full / "report/tables").glob("*.csv")}
     assert tables == {
         "headline",
+        "certainty",
+        "verdicts",
         "topics",
         "tasks_gained_and_lost",
         "bands",
@@ -127,8 +129,8 @@ def test_the_forecast_stands_beside_what_happened_and_thrown_away_attempts_besid
     with (full / "report/tables/thrown_away.csv").open() as file:
         (spent,) = csv.DictReader(file)
     seconds = sum(row["train/thrown_away/seconds"] for row in rows)
-    assert spent["US$"] == f"{seconds / 3600 * 2 * 3:,.4g}"
-    assert spent["tokens produced"] == f"{(groups - 240) * 800:,.0f}"
+    assert spent["US$"] == f"{seconds / 3600 * 2 * 3:.4g}"
+    assert spent["tokens produced"] == f"{(groups - 240) * 800:.0f}"
 
 
 @pytest.mark.parametrize(
@@ -265,6 +267,75 @@ def test_the_leader_of_each_column_is_bold_and_nobody_else(tmp_path: Path) -> No
     assert isinstance(table, Table)
     bold = [[cell.bold for cell in row[3:6]] for row in table.rows]
     assert bold == [[False, True, True], [True, False, True], [False, False, False]]
+
+
+def test_each_interval_says_which_question_it_answers_and_the_pairs_are_tested(full: Path) -> None:
+    found = json.loads((full / "evaluate/summary.json").read_text())
+    text = " ".join(Page((full / "report/report.html").read_text()).text.split())
+    table = {row["policy"]: row for row in csv.DictReader((full / "report/tables/certainty.csv").open())}
+    for name, policy in found["policies"].items():
+        figure, row = policy["pass_at_1"], table[name]
+        for part, key in (("other tasks of the same kind", ""), ("the same tasks again", "fixed_")):
+            sides = [100 * figure[f"{key}{side}"] for side in ("low", "high")]
+            assert [float(row[f"with {part}, {side}"]) for side in ("low", "high")] == pytest.approx(sides)
+            assert f"{sides[0]:.1f} to {sides[1]:.1f}" in text
+        assert f"{100 * policy['observed_all_k']['task_rate_lower_bound']:.1f}20 of 20" in text
+        assert f"{100 * policy['retried']['pass_rate']:.1f}{policy['retried']['attempts']} attempts" in text
+    gained, lost = (len(found["difference"][name]) for name in ("gained", "lost"))
+    p = found["difference"]["mcnemar"]["p"]
+    assert (
+        f"{gained} gained by trained, {lost} lost against base (exact McNemar test on the same tasks: p = {p:.3f})"
+        in text
+    )
+
+
+def test_an_infinite_cost_is_shown_and_a_difference_without_a_change_has_no_interval(tmp_path: Path) -> None:
+    (tmp_path / "evaluate").mkdir()
+    made = summary((0.5, 0.9, 0.1), (0.5, 0.9, 0.1))
+    made["difference"]["pass_at_1"] = {"value": 0.0, "low": 0.0, "high": 0.0}
+    for policy in made["policies"].values():
+        policy["cost"] = {"campaign_usd": 0.5, "per_passed_attempt_usd": 0.031, "per_reliable_task_usd": "inf"}
+    (tmp_path / "evaluate/summary.json").write_text(json.dumps(made))
+    html = write_report(tmp_path).read_text()
+    assert "no task changed" in html and "+0.0" not in html
+    rows = list(csv.DictReader((tmp_path / "report/tables/headline.csv").open()))
+    assert [row["US$ per reliable task"] for row in rows] == ["inf", "inf", ""] and html.count(">∞<") >= 2
+
+
+def test_csv_holds_numbers_with_intervals_in_columns_of_their_own(full: Path) -> None:
+    rows = list(csv.DictReader((full / "report/tables/headline.csv").open()))
+    figures = json.loads((full / "evaluate/summary.json").read_text())["policies"]["trained"]["pass_at_1"]
+    for name, key in (("pass@1", "value"), ("pass@1, low", "low"), ("pass@1, high", "high")):
+        assert float(rows[1][name]) == pytest.approx(100 * figures[key])
+    for row in rows:
+        assert all(value == "" or float(value) is not None for name, value in row.items() if name != "policy")
+    published = {row["model"]: row for row in csv.DictReader((full / "report/tables/publication_1.csv").open())}
+    assert published["qwen3.8-27b-base"]["passed attempts"] == "5242"
+
+
+def test_rows_made_elsewhere_are_shown_attempt_by_attempt(tmp_path: Path) -> None:
+    made = [
+        {"uid": f"t{n}", "finish_reason": "done", "test_result": {"result": k < n}} for n in range(3) for k in range(2)
+    ]
+    write_lines(tmp_path / "rows.jsonl", made)
+    config = {"evaluation": {"attempts": 2, "rows": [str(tmp_path / "rows.jsonl")]}}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.yaml").write_text(json.dumps(config))
+    html = write_report(tmp_path / "run").read_text()
+    assert "Every task" in html and "How attempts end" in html
+    assert {"strips.png", "endings.png"} <= {file.name for file in (tmp_path / "run/report/figures").iterdir()}
+    (tmp_path / "rows.jsonl").unlink()
+    assert "evaluation.rows can&#39;t be read again" in write_report(tmp_path / "run").read_text()
+
+
+def test_controls_of_direction_are_shown_and_do_nothing(tmp_path: Path) -> None:
+    turned = "pass\u202e\u2066 liaf"
+    row = {"uid": turned, "attempt": 0, "passed": False, "finish_reason": turned, "domain": turned}
+    write_lines(tmp_path / "evaluate/base/attempts.jsonl", [row])
+    report = write_report(tmp_path).parent
+    pages = [report / "report.html", report / "tasks.html", *(report / "tasks").iterdir()]
+    text = "".join(page.read_text() for page in pages)
+    assert "pass[U+202E][U+2066] liaf" in text and "\u202e" not in text and "\u2066" not in text
 
 
 @pytest.mark.parametrize(
