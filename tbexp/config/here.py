@@ -85,6 +85,8 @@ def environment(config: Config) -> Iterator[Problem]:
         return
     held = secrets_held(config.launcher.secrets_file)
     for key, variable in named_keys(config):
+        if config.stages == ["regrade"] and not key.startswith("judge."):
+            continue  # of a run's endpoints it asks the judge alone
         if held is not None and variable in held:
             continue
         if config.launcher.kind == "slurm":

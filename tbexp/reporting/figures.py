@@ -411,7 +411,10 @@ def _dot(axes: Axes, y: float, found: Json, shade: str, marker: str) -> None:
         axes.annotate(text, (edge, y), (7, 0), textcoords="offset points", va="center", fontsize=9)
     else:
         start = min(value, low if low is not None else value)
-        axes.annotate(text, (start, y), (-7, 0), textcoords="offset points", va="center", ha="right", fontsize=9)
+        if start > 0.12:
+            axes.annotate(text, (start, y), (-7, 0), textcoords="offset points", va="center", ha="right", fontsize=9)
+        else:  # left of it the metric's name stands
+            axes.annotate(text, (value, y), (0, 6), textcoords="offset points", va="bottom", ha="center", fontsize=9)
 
 
 def _rectangle(x: float, y: float, shade: Any) -> Any:

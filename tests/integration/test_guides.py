@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parents[2] / "docs"
-GUIDES = ("evaluation", "datasets", "serving")
+GUIDES = ("evaluation", "datasets", "serving", "reference-run")
 # By how a command begins, why it is not run here.
 LEFT_OUT = {
     "git clone": "needs the network",
@@ -25,6 +25,7 @@ LEFT_OUT = {
     "python tests/benchmarks/bench_sandbox.py": "needs the benchmark's data, and takes an hour",
     "python tests/benchmarks/many_attempts.py": "takes minutes; test_many_attempts.py runs it",
     "tbexp 'stages=[serve]'": "serving/test_serve.py and test_openenv.py run it",
+    "tbexp experiment=q38_rlft launcher=slurm launcher.partition": "needs a cluster; test_slurm.py submits to one",
     "curl http://127.0.0.1:8014": "serving/test_proxy.py asks it",
     "tbexp 'stages=[probe,select,report]' tasks=folder tasks.root=DIR policy=chat policy.serve=vllm": "needs a GPU; "
     "serving/test_served_policy.py runs it with a stand-in",
@@ -64,7 +65,12 @@ def tbexp(place: Any, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=place.folder, env=environment, capture_output=True, text=True, timeout=240)
 
 
-RUN = [("evaluation", "stages=[regrade]"), ("evaluation", "experiment=bench_v1"), ("datasets", "tasks.agent=AGENT")]
+RUN = [
+    ("evaluation", "stages=[regrade]"),
+    ("evaluation", "experiment=bench_v1"),
+    ("datasets", "tasks.agent=AGENT"),
+    ("reference-run", "experiment=q38_rlft launcher=slurm dry_run=true"),
+]
 
 
 def test_every_command_of_a_guide_is_run_here_or_has_a_reason_not_to_be() -> None:
@@ -132,3 +138,14 @@ def test_evaluation_the_published_protocol_shows_the_servers_command(new_place: 
     told, wanted = (" ".join(text.split()) for text in (done.stdout, shown))
     assert wanted[wanted.index("qwen by vLLM") :] in told
     assert "there is no folder DATA" in told
+
+
+def test_reference_run_is_planned_anywhere_and_its_mistakes_are_told_as_shown(new_place: Callable[[], Any]) -> None:
+    place = new_place()
+    plan, wrong = [each for each in commands("reference-run") if RUN[-1][1] in each[0]]
+    planned = tbexp(place, *shlex.split(plan[0])[1:])
+    assert planned.returncode == 0, planned.stderr
+    assert "verl.trainer.main_ppo" in planned.stdout and "#SBATCH" in planned.stdout
+    refused = tbexp(place, *shlex.split(wrong[0])[1:])
+    assert refused.returncode == 2 and refused.stderr.split() == wrong[1].split()
+    assert sorted(path.name for path in place.folder.iterdir()) == ["garden"]

@@ -102,6 +102,10 @@ def test_regrade_judges_a_run_s_attempts_by_the_run_s_tasks(capsys: pytest.Captu
                 system = [{"T": "Text", "role": "system", "content": text} for text in by_uid[uid].system_messages()]
                 seen = {"messages": system, "init_result": {}, "effects": {}}
                 store.append(AttemptRow(uid, attempt, True, 1.0), seen)
+    stored = settings()  # as of an endpoint's run; regrade asks no policy, so it needs no key of it
+    endpoint = {"base_url": "http://localhost:1/v1", "model": "m", "api_key_env": "TBEXP_NO_SUCH_KEY"}
+    stored["policy"].update({"kind": "chat", "endpoint": endpoint})  # type: ignore[attr-defined]
+    Path("run/config.yaml").write_text(yaml.safe_dump(stored))
     assert main(["stages=[regrade]", "hydra.run.dir=run", "sandbox.grade_timeout_s=20.0"]) == 0
     found = json.loads(Path("run/regrade/summary.json").read_text())["policies"]["base"]
     assert (found["tasks"], found["attempts"], found["passed_attempts"]) == (2, 4, 0)

@@ -182,7 +182,7 @@ def test_without_vllm_all_that_is_missing_is_told_before_anything_starts(start: 
     assert served.process.wait(PATIENCE_S) == 2
     assert "there is no program vllm-of-nowhere" in served.said and "tbexp[gpu]" in served.said
     none = start("policy.vllm.command=[python]")
-    assert none.process.wait(PATIENCE_S) == 2 and "no trained checkpoint" in none.said
+    assert none.process.wait(PATIENCE_S) == 2 and "there is no run in" in none.said
 
 
 def test_a_dry_run_shows_what_would_be_started(start: Callable[..., Served]) -> None:
