@@ -207,6 +207,7 @@ class _Part:
             "observed_all_k": {
                 **bare[2],
                 "tasks": _mean(every),
+                "complete_tasks": _mean([int((n[:, s] == k).sum()) for s in range(len(starts))]),
                 "attempts": k,
                 "task_rate_lower_bound": task_rate_lower_bound(k),
             },

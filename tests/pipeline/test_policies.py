@@ -17,8 +17,8 @@ from tbexp.evaluation import cost_of, summarise
 from tbexp.evaluation.tally import tally
 from tbexp.pipeline import policies
 from tbexp.pipeline.campaign import row_of
+from tbexp.pipeline.evaluated import evaluation_metrics
 from tbexp.pipeline.prices import spending_of
-from tbexp.pipeline.stages import evaluation_metrics
 from tbexp.policy import ChatPolicy, Usage
 
 with opened(conf_folder()) as compose:

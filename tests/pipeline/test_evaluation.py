@@ -1,0 +1,69 @@
+"""The evaluate stage on rows that were made elsewhere, of the sample domain's held-out tasks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tbexp.app import main
+from tbexp.samples import data_root
+from tbexp.tasks import load_tasks
+
+HELD_OUT = yaml.safe_load((data_root() / "releases/held_out.yaml").read_text())
+DOMAIN = {task.uid: task.domain for task in load_tasks(data_root(), "agent", HELD_OUT)}
+Row = dict[str, Any]
+Evaluate = Callable[..., tuple[int, str, Mapping[str, Any]]]
+
+
+def rows_of(n: int, uids: list[str] = HELD_OUT, **more: Any) -> list[Row]:
+    """n attempts each, of which two in three pass."""
+    return [
+        {"uid": uid, "attempt": a, "passed": (a + i) % 3 > 0, "reward": float((a + i) % 3 > 0), "system_error": None}
+        | {"finish_reason": "done", **more}
+        for i, uid in enumerate(uids)
+        for a in range(n)
+    ]
+
+
+@pytest.fixture
+def evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Evaluate:
+    """Exit code, everything said, and summary.json of `stages=[evaluate]` on rows."""
+    monkeypatch.chdir(tmp_path)
+
+    def go(rows: list[Row], *more: str, attempts: int = 4) -> tuple[int, str, Mapping[str, Any]]:
+        Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        words = ["evaluation.rows=[rows.jsonl]", f"evaluation.attempts={attempts}", "evaluation.bootstrap=200"]
+        stages = [] if any(word.startswith("stages=") for word in more) else ["stages=[evaluate]"]
+        code = main([*stages, *words, "tracking=none", "hydra.run.dir=run", *more])
+        said = capsys.readouterr()
+        file = Path("run/evaluate/summary.json")
+        return code, said.out + said.err, json.loads(file.read_text()) if file.exists() else {}
+
+    return go
+
+
+def test_partial_figures_are_told_as_such_also_where_a_domain_has_no_complete_task(evaluate: Evaluate) -> None:
+    short = [row for row in rows_of(4) if DOMAIN[row["uid"]] != "swap" or row["attempt"] < 3]
+    code, said, _ = evaluate(short)
+    assert code == 3 and "coverage is incomplete" in said
+    code, said, summary = evaluate(short, "evaluation.allow_partial=true", "stages=[evaluate,report]")
+    assert code == 0, said
+    assert "PARTIAL: 183 of 192 attempts (95.3%) have a verdict, 0 are system errors, 9 are missing" in said
+    assert "39 of 48 tasks have all 4" in said
+    rows = summary["policies"]["rows"]
+    assert rows["partial"] is True and rows["by_domain"]["swap"]["observed_all_k"]["value"] is None
+    assert "Partial: rows has a verdict for 95.3% of its attempts only." in Path("run/report/report.html").read_text()
+
+
+def test_more_attempts_asked_for_than_any_task_has_leave_the_figures_of_all_attempts_unknown(
+    evaluate: Evaluate,
+) -> None:
+    code, said, summary = evaluate(rows_of(3), "evaluation.allow_partial=true")
+    assert code == 0, said
+    assert "pass@4 unknown, observed 4/4 unknown; PARTIAL: 144 of 192 attempts (75.0%)" in said
+    assert summary["policies"]["rows"]["pass_at_1"]["value"] == pytest.approx(2 / 3)
