@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 from tbexp.app import main
+from tbexp.evaluation import tb_agg
 from tbexp.samples import data_root
 from tbexp.tasks import load_tasks
 
@@ -67,3 +69,55 @@ def test_more_attempts_asked_for_than_any_task_has_leave_the_figures_of_all_atte
     assert code == 0, said
     assert "pass@4 unknown, observed 4/4 unknown; PARTIAL: 144 of 192 attempts (75.0%)" in said
     assert summary["policies"]["rows"]["pass_at_1"]["value"] == pytest.approx(2 / 3)
+
+
+def test_the_cost_of_a_user_without_a_price_is_not_claimed_and_the_warning_names_the_model_and_the_key(
+    evaluate: Evaluate,
+) -> None:
+    rows = rows_of(4, prompt_tokens=1000, user_prompt_tokens=10)
+    prices = "prices.models={tiny:{prompt:1.0}}"
+    code, said, summary = evaluate(rows, prices)
+    assert code == 0 and summary["policies"]["rows"]["cost"]["campaign_usd"] is None
+    assert said.count("for the user of the rows has no price") == 1 and "at least US$ 0.19: user without" in said
+    known = ["user=chat", "user.endpoint.base_url=http://localhost/v1", "user.endpoint.model=someone"]
+    code, said, summary = evaluate(rows, "prices.models={tiny:{prompt:1.0},someone:{prompt:2.0}}", *known)
+    assert code == 0 and "no price" not in said and "not invoices" in said
+    assert summary["policies"]["rows"]["cost"]["campaign_usd"] == pytest.approx(192 * 1020 / 1e6)
+    code, said, summary = evaluate(rows, "prices.models={tinny:{prompt:1.0}}")
+    assert code == 0 and "prices.models names no model of this run (policy tiny); it has tinny" in said
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [("prices.dated=lately", "'lately' is no date"), ("evaluation.bootstrap=99", "evaluation.bootstrap: 99")],
+)
+def test_a_price_table_needs_a_date_and_intervals_need_samples(evaluate: Evaluate, word: str, says: str) -> None:
+    code, said, _ = evaluate(rows_of(4), word)
+    assert code == 2 and says in said and "Traceback" not in said
+
+
+def test_figures_stand_for_every_domain_scenario_and_tag(evaluate: Evaluate) -> None:
+    code, said, summary = evaluate(rows_of(4))
+    assert code == 0, said
+    figures = summary["policies"]["rows"]
+    assert figures["by_scenario"]["rental_desk"]["tasks"] == 48 and figures["by_tag"] == {}
+    with Path("run/evaluate/groups.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert [line["group"] for line in lines] == [*sorted(set(DOMAIN.values())), "rental_desk"]
+    assert float(lines[-1]["pass_at_1"]) == figures["pass_at_1"]["value"]
+    assert figures["claimed_success"]["failed"] == 192 - figures["passed_attempts"]
+    assert "claimed, not done" in said
+
+
+def test_the_references_own_aggregation_stands_beside_on_request(evaluate: Evaluate) -> None:
+    rows = [
+        {"uid": row["uid"], "test_result": {"result": row["passed"]}, "metadata": {"repetition": row["attempt"]}}
+        for row in rows_of(6)  # all rows count there, also those beyond evaluation.attempts
+    ]
+    code, said, summary = evaluate(rows, "evaluation.tb_agg=true")
+    assert code == 0, said
+    assert "96 rows of attempts beyond evaluation.attempts=4 are left out" in said
+    assert summary["policies"]["rows"]["tb_agg"] == tb_agg(rows)["metrics"]
+    assert "48 tests, 288 runs: mean 66.67%" in said
+    assert json.loads(Path("run/evaluate/tb_agg-rows.json").read_text()) == tb_agg(rows)
+    assert Path("run/evaluate/tb_agg-rows.csv").read_text().count("\n") == 49
