@@ -121,3 +121,37 @@ def test_the_references_own_aggregation_stands_beside_on_request(evaluate: Evalu
     assert "48 tests, 288 runs: mean 66.67%" in said
     assert json.loads(Path("run/evaluate/tb_agg-rows.json").read_text()) == tb_agg(rows)
     assert Path("run/evaluate/tb_agg-rows.csv").read_text().count("\n") == 49
+
+
+def test_rows_that_cannot_be_true_are_all_told_in_one_message_with_file_and_line(evaluate: Evaluate) -> None:
+    rows = rows_of(4)
+    wrong: list[tuple[Row, str]] = [
+        ({"prompt_tokens": -5}, "prompt_tokens: -5 is no whole number from 0 on"),
+        ({"completion_tokens": 1.5}, "completion_tokens: 1.5 is no whole number"),
+        ({"cached_tokens": 9, "prompt_tokens": 8}, "cached_tokens: 9 are more than prompt_tokens, 8"),
+        ({"attempt": -1}, "attempt: -1 is no number of an attempt"),
+        ({"attempt": "7"}, "attempt: '7' is no number of an attempt"),
+        ({"reward": float("nan")}, "reward: nan is no number"),
+        ({"reward": "much"}, "reward: 'much' is no number"),
+        ({"metadata": {"execution_time": "long"}}, "metadata.execution_time: 'long' is no number"),
+        (
+            {"usage": [{"input_tokens": 1, "input_tokens_details": {"cached_tokens": 2}}]},
+            "usage.0.input_tokens_details",
+        ),
+        ({"usage": 5}, "usage: 5 is no list"),
+    ]
+    for row, (change, _) in zip(rows, wrong, strict=False):
+        row.update(change)
+    code, said, _ = evaluate(rows)
+    assert code == 2 and "10 problems" in said and "Traceback" not in said
+    for number, (_, text) in enumerate(wrong, 1):
+        assert f"rows.jsonl:{number}: {text}" in said
+
+
+def test_an_attempt_that_was_made_good_after_a_system_error_counts_as_retried(evaluate: Evaluate) -> None:
+    rows = rows_of(4)
+    fault = {"passed": None, "reward": 0.0, "system_error": {"kind": "tool_timeout", "message": ""}}
+    code, said, summary = evaluate([rows[0] | fault, *rows])
+    assert code == 0, said
+    found = summary["policies"]["rows"]
+    assert (found["first_try"]["attempts"], found["retried"]["attempts"]) == (191, 1)
