@@ -192,18 +192,22 @@ class _Part:
         mean: Floats = np.divide(np.nansum(stacked, axis=0), there, out=np.full(there.shape, np.nan), where=there > 0)
         return mean
 
+    def _interval(self, values: Floats) -> tuple[Floats, Floats]:
+        """Over tasks, of each column; NaN where it is of one task, which says nothing about others."""
+        low, high = self.resampling.interval(values)
+        alone = (~np.isnan(values) * self.resampling.sizes[:, None]).sum(axis=0) < 2
+        low[alone] = high[alone] = np.nan
+        return low, high
+
     def figures(self, name: str) -> dict[str, Any]:
         values = self.values[name]
         mean = self.resampling.mean(values)
-        low, high = self.resampling.interval(values)
-        for column in range(values.shape[1]):
+        low, high = self._interval(values)
+        for column in np.flatnonzero(((values == 0.0) | (values == 1.0) | np.isnan(values)).all(axis=0)):
             known = ~np.isnan(values[:, column])
-            distinct = np.unique(values[known, column])
-            if self.resampling.sizes[known].sum() < 2:
-                low[column] = high[column] = np.nan  # one task says nothing about others
-            elif len(distinct) == 1 and distinct[0] in (0.0, 1.0):
-                total = float(self.resampling.sizes[known].sum())
-                low[column], high[column] = share_interval(distinct[0] * total, total)
+            sizes = self.resampling.sizes[known]
+            if sizes.sum() > 1:  # a share of tasks: a count, whatever k it is of
+                low[column], high[column] = share_interval(float(values[known, column] @ sizes), float(sizes.sum()))
         bare = [_figure(*triple) for triple in zip(mean.tolist(), low.tolist(), high.tolist(), strict=True)]
         k = self.attempts
         n_tasks = int(self.resampling.sizes.sum())
@@ -245,9 +249,7 @@ class _Part:
         """Second minus first on the same tasks, under the same weights."""
         values = self.values[second] - self.values[first]
         mean = self.resampling.mean(values)
-        low, high = self.resampling.interval(values)
-        alone = (~np.isnan(values) * self.resampling.sizes[:, None]).sum(axis=0) < 2
-        low[alone] = high[alone] = np.nan
+        low, high = self._interval(values)
         bare = [_figure(*triple) for triple in zip(mean.tolist(), low.tolist(), high.tolist(), strict=True)]
         return {
             "pass_at_1": bare[0],

@@ -102,43 +102,51 @@ def with_besides(run: Context, spending: Spending) -> Spending:
 
 
 def _probing(run: Context) -> tuple[float, list[str]]:
-    """US dollars of the attempts that the pool was chosen from, the reference's included, and what is not in them."""
+    """The attempts that the pool was chosen from, the reference's included."""
     from tbexp.pipeline.probing import has_reference, probe_campaign, reference_campaign
 
     if run.config.probe.rows:
         return 0.0, ["probing: probe.rows were made elsewhere"]
     total, lacking = 0.0, []
     campaigns = {"the reference": reference_campaign(run)} if has_reference(run.config) else {}
-    for name, campaign in {**campaigns, "the probe": probe_campaign(run)}.items():
+    for name, campaign in {**campaigns, "the base policy": probe_campaign(run)}.items():
         with AttemptStore(campaign.folder, read_only=True) as store:
-            rows = campaign.wanted.counted(store.rows())
-        spending = spending_of(campaign.config, rows, made_elsewhere=False)
-        if spending is None:
-            lacking.append(f"probing: {name} has no price")
-            continue
-        lacking += [f"probing: the {role} of {name} has no price" for role in spending.unpriced]
-        total += sum(known_usd(tokens_of(rows), len(rows), spending).values())
+            usd, unknown = probing_usd(campaign.config, campaign.wanted.counted(store.rows()), name)
+        total += usd
+        lacking += unknown
     return total, lacking
 
 
 def _training(run: Context) -> tuple[float, list[str]]:
-    """US dollars of the devices in the seconds of updates and validations."""
     from tbexp.pipeline.expected import read_steps
     from tbexp.pipeline.stages import training_folder
 
-    config = run.config
+    folder, _, _ = training_folder(run)
+    steps = read_steps(folder / "metrics.jsonl", run.config.training.steps)
+    return training_usd(run.config, [row for _, row in steps])
+
+
+def probing_usd(config: Config, rows: Sequence[AttemptRow], who: str) -> tuple[float, list[str]]:
+    """US dollars of a policy's probing, and what is not in them. config: with that policy."""
+    spending = spending_of(config, rows, made_elsewhere=False)
+    if spending is None:
+        return 0.0, [f"probing: {who} has no price"]
+    lacking = [f"probing: the {role} of {who} has no price" for role in spending.unpriced]
+    return sum(known_usd(tokens_of(rows), len(rows), spending).values()), lacking
+
+
+def training_usd(config: Config, steps: Sequence[Mapping[str, float]]) -> tuple[float, list[str]]:
+    """US dollars of all devices in the seconds of updates and validations, and what is not in them. steps: the
+    training's metrics.
+    """
     if config.prices.gpu_hour_usd <= 0:
         return 0.0, ["training: prices.gpu_hour_usd is 0"]
-    folder, _, _ = training_folder(run)
-    seconds = sum(
-        row.get("train/seconds/step", 0.0) + row.get("train/seconds/validation", 0.0)
-        for _, row in read_steps(folder / "metrics.jsonl", config.training.steps)
-    )
+    seconds = sum(row.get("train/seconds/step", 0.0) + row.get("train/seconds/validation", 0.0) for row in steps)
     if not seconds:
         return 0.0, ["training: its metrics hold no seconds"]
     paid = [role for role, part in (("user", config.user), ("judge", config.judge)) if part.kind == "chat"]
-    devices = config.topology.nodes * config.topology.gpus_per_node
     lacking = [f"training: the tokens of {' and '.join(paid)} are not counted"] if paid else []
+    devices = config.topology.nodes * config.topology.gpus_per_node
     return seconds / 3600 * devices * config.prices.gpu_hour_usd, lacking
 
 

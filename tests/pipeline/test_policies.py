@@ -18,7 +18,7 @@ from tbexp.evaluation.tally import tally
 from tbexp.pipeline import policies
 from tbexp.pipeline.campaign import row_of
 from tbexp.pipeline.evaluated import evaluation_metrics
-from tbexp.pipeline.prices import faults_of, spending_of
+from tbexp.pipeline.prices import faults_of, probing_usd, spending_of, training_usd
 from tbexp.policy import ChatPolicy, Usage
 
 with opened(conf_folder()) as compose:
@@ -146,3 +146,28 @@ def test_what_the_price_table_lacks_or_has_in_vain_is_told_once(listed: list[str
     spending = {} if found is None else {"base": found, "trained": found}
     said = list(faults_of(made, spending))
     assert len(said) == len(told) and all(text in line for line, text in zip(said, told, strict=True))
+
+
+STEPS = [{"train/validation_pass_rate": 0.2}, {"train/seconds/step": 80.0, "train/seconds/validation": 10.0}] * 2
+RATE = {"prices.gpu_hour_usd": 6.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "usd", "lacking"),
+    [
+        ({**RATE, "topology.gpus_per_node": 8}, 180 / 3600 * 8 * 6, []),
+        ({**RATE, "user.kind": "chat"}, 180 / 3600 * 6, ["training: the tokens of user are not counted"]),
+        ({}, 0.0, ["training: prices.gpu_hour_usd is 0"]),
+    ],
+)
+def test_training_costs_the_devices_in_its_seconds(changes: dict[str, Any], usd: float, lacking: list[str]) -> None:
+    assert training_usd(config(**changes), STEPS) == (pytest.approx(usd), lacking)
+    if changes:
+        assert training_usd(config(**RATE), STEPS[:1]) == (0.0, ["training: its metrics hold no seconds"])
+
+
+def test_probing_costs_what_its_attempts_do_and_what_has_no_price_is_told() -> None:
+    assert probing_usd(config(**RATE, **{"policy.concurrency": 2}), rows(), "it") == (pytest.approx(0.3), [])
+    assert probing_usd(config(), rows(), "it") == (0.0, ["probing: it has no price"])
+    paid = config(**RATE, **{"user.kind": "chat", "user.endpoint.model": "u"})
+    assert probing_usd(paid, rows(), "it")[1] == ["probing: the user of it has no price"]
