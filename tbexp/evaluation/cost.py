@@ -121,7 +121,7 @@ def thrown_away_usd(
     seconds, tokens = row.get("train/thrown_away/seconds"), row.get("train/thrown_away/tokens")
     if gpu_hour_usd > 0:
         return None if seconds is None else seconds / 3600 * devices * gpu_hour_usd
-    if price is None or tokens is None:
+    if price is None or price.by_attempt or tokens is None:
         return None
     used = {"prompt_tokens": int(row.get("train/thrown_away/prompt_tokens", 0)), "completion_tokens": int(tokens)}
     return token_cost(used, "", price)

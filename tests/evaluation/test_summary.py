@@ -12,7 +12,7 @@ from tbexp.attempts import AttemptRow
 from tbexp.config.schema import Evaluation, ModelPrice
 from tbexp.errors import UserError, WorldFailure
 from tbexp.evaluation import summarise
-from tbexp.evaluation.cost import Spending, token_cost
+from tbexp.evaluation.cost import Spending, thrown_away_usd, token_cost
 
 FAULT = {"kind": "tool_timeout", "message": ""}
 
@@ -235,6 +235,11 @@ def test_there_is_no_total_while_a_part_of_it_is_unknown() -> None:
     )
     cost = run({"base": attempts_of(BASE)}, spending={"base": spending})["policies"]["base"]["cost"]
     assert (cost["campaign_usd"], cost["total_usd"]) == (8.0, None)
+
+
+def test_what_is_priced_by_attempts_alone_has_no_price_for_thrown_away_tokens() -> None:
+    row = {"train/thrown_away/tokens": 100.0}
+    assert thrown_away_usd(row, gpu_hour_usd=0.0, devices=1, price=ModelPrice(attempt=0.1)) is None
 
 
 def test_reasoning_tokens_are_part_of_the_completion_and_can_have_a_price_of_their_own() -> None:
