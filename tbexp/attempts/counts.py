@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tbexp.attempts.faults import row_faults
 from tbexp.attempts.row import AttemptRow, row_from_dict
 from tbexp.errors import Problem, UserError
 from tbexp.tasks import is_benchmark
@@ -119,12 +120,14 @@ def read_counts(files: Sequence[Path | str], fields: Fields | None = None) -> Co
 
 
 def read_rows(files: Sequence[Path | str], fields: Fields | None = None) -> list[AttemptRow]:
-    """Attempts of all rows in `files`, with what the rows say of tokens, time and domain; errors as in `read_counts`.
+    """Attempts of all rows in `files`, with what the rows say of tokens, time and domain; errors as in `read_counts`,
+    and those of `row_faults`.
 
     Rows without an attempt number (or `metadata.repetition`; cancelled runs lack it) take the task's free numbers in
     the order of lines.
     """
     read = _reader(fields)
+    known = read is _read_known
     problems = _Problems()
     found: dict[str, list[tuple[int | None, Any, int]]] = defaultdict(list)
     for path in _existing(files, problems):
@@ -132,6 +135,9 @@ def read_rows(files: Sequence[Path | str], fields: Fields | None = None) -> list
             for number, plain in zip(numbers, batch, strict=True):
                 try:
                     uid, outcome = read(plain)
+                    ours = known or ("passed" in plain and "system_error" in plain)
+                    if wrong := list(row_faults(plain, known=ours)):
+                        raise ValueError("; ".join(wrong))
                     found[uid].append((_attempt_number(plain), plain, outcome))
                 except ValueError as error:
                     problems.add(str(error), f"{path}:{number}")

@@ -172,9 +172,10 @@ def endpoints(config: Config) -> Iterator[Problem]:
             yield Problem(f"{asked}, but no model is named", f"{key}.model", "the name the endpoint knows it by")
     for name, part in spenders(config):
         cap = part.spending_cap_usd
-        if cap is not None and part.kind == "chat" and part.endpoint.model not in config.prices.models:
+        price = config.prices.models.get(part.endpoint.model or "")
+        if cap is not None and part.kind == "chat" and (price is None or price.by_attempt):
             yield Problem(
-                f"a cap of {cap} USD cannot be kept: prices.models has no price for {part.endpoint.model!r}",
+                f"a cap of {cap} USD cannot be kept: prices.models has no price of tokens for {part.endpoint.model!r}",
                 f"{name}.spending_cap_usd",
                 "add the price to a file in conf/prices, or leave the cap out",
             )

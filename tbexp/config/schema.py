@@ -15,6 +15,7 @@ from tbexp.config.values import (
     AbsolutePath,
     AtLeastOne,
     Count,
+    Date,
     Group,
     Integer,
     NotNegative,
@@ -400,23 +401,33 @@ class Evaluation(Group):
     policies: list[Literal["base", "trained"]] = Field(default_factory=lambda: ["base", "trained"])  # type: ignore[arg-type]
     retries: Count = 3
     tb_infer: bool = False  # write the attempts as rows of `tb infer` too: evaluate/tb_infer-<policy>.jsonl
-    bootstrap: AtLeastOne = 2000  # bootstrap samples of the intervals
+    tb_agg: bool = False  # also the reference's own aggregation: evaluate/tb_agg-<policy>.{json,csv}
+    bootstrap: Annotated[int, Field(ge=100, strict=True)] = 2000  # samples of the intervals; few would make them up
     seed: Integer = 7
 
 
 class ModelPrice(Group):
-    """US dollars per million tokens."""
+    """US dollars per million tokens, as OpenAI counts them: cached ones are part of the prompt, reasoning ones of the
+    completion.
+    """
 
     prompt: NotNegative = 0.0
     cached: NotNegative = 0.0
     completion: NotNegative = 0.0
+    reasoning: NotNegative | None = None  # null: as the rest of the completion
+    attempt: NotNegative = 0.0  # US dollars per attempt, besides: where nothing else is known, see prices=published
+
+    @property
+    def by_attempt(self) -> bool:
+        """Whether no token has a price."""
+        return self.attempt > 0 and not (self.prompt or self.cached or self.completion or self.reasoning)
 
 
 class Prices(Group):
     name: str
-    dated: str  # when the prices were looked up
+    dated: Date  # when the prices were looked up
     models: dict[str, ModelPrice] = Field(default_factory=dict)  # by endpoint.model
-    gpu_hour_usd: NotNegative = 0.0  # for local weights
+    gpu_hour_usd: NotNegative = 0.0  # of one device, for local weights: evaluation, probing, training
 
 
 class Tracking(Group):
@@ -438,7 +449,7 @@ class CompareConfig(Group):
     baseline: str | None = None  # one of `runs`, which the others are tested against; null: the first
     pairs: Literal["baseline", "all"] = "baseline"  # test each run against the baseline, or each pair of runs
     policy: Literal["base", "trained", "rows"] | None = None  # null: the trained one, else rows, else base
-    bootstrap: AtLeastOne = 2000  # bootstrap samples of the intervals
+    bootstrap: Annotated[int, Field(ge=100, strict=True)] = 2000  # samples of the intervals
     seed: Integer = 7
 
 

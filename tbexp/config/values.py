@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,16 @@ NotNegative = Annotated[float, Field(ge=0.0, strict=True)]
 Count = Annotated[int, Field(ge=0, strict=True)]
 AtLeastOne = Annotated[int, Field(ge=1, strict=True)]
 Integer = Annotated[int, Field(strict=True)]
+
+
+def _iso_date(text: str) -> str:
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError:
+        raise ValueError(f"{text!r} is no date, such as 2026-11-01") from None
+
+
+Date = Annotated[str, AfterValidator(_iso_date)]
 AbsolutePath = Annotated[str, AfterValidator(lambda path: str(Path(path).expanduser().absolute()))]
 
 

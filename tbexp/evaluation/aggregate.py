@@ -19,39 +19,45 @@ _TAILS = ((1 - 0.95) / 2, (1 + 0.95) / 2)  # computed as the reference does: 0.0
 
 def tb_agg(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """{per_test, metrics} of rows of `tb infer` (`attempts.to_tb_infer_row` makes them), tasks in the order of first
-    rows.
+    rows. Without rows there are no means: they are None.
     """
-    by_uid: dict[str, list[Mapping[str, Any]]] = {}
+    by_uid: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        by_uid.setdefault(row["uid"], []).append(row)
+        by_uid.setdefault(row["uid"], []).append(_measured(row))
     per_test = [_test(uid, group) for uid, group in by_uid.items()]
     return {"per_test": per_test, "metrics": _metrics(per_test)}
 
 
-def _test(uid: str, rows: list[Mapping[str, Any]]) -> dict[str, Any]:
+def _measured(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of one row; of its messages nothing else is kept."""
+    messages, usage = row.get("messages") or [], row.get("usage") or []
+    details = [u.get("output_tokens_details") or {} for u in usage]
+    return {
+        "outcome": _outcome(row),
+        "assistant_turns": sum(m.get("role") == "assistant" for m in messages),
+        "user_turns": sum(m.get("role") == "user" for m in messages),
+        "tool_turns": sum(m.get("T") == "ToolResponse" for m in messages),
+        "output_tokens": sum(u.get("output_tokens") or 0 for u in usage),
+        "reasoning_tokens": sum(d.get("reasoning_tokens") or 0 for d in details),
+        "char_lengths": sum(len(m.get("content") or "") for m in messages),
+        "exec_time": (row.get("metadata") or {}).get("execution_time") or 0.0,
+    }
+
+
+def _test(uid: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     from scipy.special import betainc
 
-    outcomes = [_outcome(row) for row in rows]
+    outcomes = [row.pop("outcome") for row in rows]
     runs, passed = len(rows), outcomes.count("passed")
     low, high = betainc(0.5 + passed, 0.5 + runs - passed, np.array(_ZONE))
     likelihood = float(high - low)
-    messages = [row.get("messages") or [] for row in rows]
-    usage = [row.get("usage") or [] for row in rows]
     return {
         "uid": uid,
         "runs": runs,
         "passed": passed,
         "failed": outcomes.count("failed"),
         "error": outcomes.count("error"),
-        "assistant_turns": _spread([sum(m.get("role") == "assistant" for m in each) for each in messages]),
-        "user_turns": _spread([sum(m.get("role") == "user" for m in each) for each in messages]),
-        "tool_turns": _spread([sum(m.get("T") == "ToolResponse" for m in each) for each in messages]),
-        "output_tokens": _spread([sum(u.get("output_tokens") or 0 for u in each) for each in usage]),
-        "reasoning_tokens": _spread(
-            [sum((u.get("output_tokens_details") or {}).get("reasoning_tokens") or 0 for u in each) for each in usage]
-        ),
-        "char_lengths": _spread([sum(len(m.get("content") or "") for m in each) for each in messages]),
-        "exec_time": _spread([(row.get("metadata") or {}).get("execution_time") or 0.0 for row in rows]),
+        **{name: _spread([row[name] for row in rows]) for name in rows[0]},
         "success_pct": passed / runs,
         "in_goldilocks_zone": likelihood >= 0.95,
         "likelihood_in_goldilocks_zone": likelihood,
@@ -79,6 +85,10 @@ def _metrics(per_test: list[dict[str, Any]]) -> dict[str, Any]:
 
     runs, passed = [t["runs"] for t in per_test], [t["passed"] for t in per_test]
     total, good = sum(runs), sum(passed)
+    if not runs:
+        none = dict.fromkeys(("mean_pass", "mean_pass_ci_low", "mean_pass_ci_high"))
+        empty: dict[str, Any] = {"num_tests": 0, "runs_per_test": 0, "total_runs": 0, **none}
+        return {**empty, "unbiased_pass_at_k": [], "pass_power_k": []}
     low, high = betaincinv(0.5 + good, 0.5 + total - good, _TAILS).tolist()
     equal = len(set(runs)) == 1
     ks = [k for k in _KS if equal and k <= runs[0]]

@@ -48,17 +48,17 @@ def summarise(
     attempts: int,
     tasks: Mapping[str, str],
     settings: Evaluation,
-    groups: Mapping[str, Mapping[str, str]] | None = None,
+    groups: Mapping[str, Mapping[str, str | Sequence[str]]] | None = None,
     spending: Mapping[str, Spending] | None = None,
     advice: str = "make the missing attempts",
 ) -> dict[str, Any]:
     """Figures of each policy, and the paired difference of two (trained minus base, or second minus first).
 
     policies: {name: rows}, or {name: [rows of each seed]}; tasks: {uid: domain} of every task evaluated; groups:
-    further groupings {name: {uid: label}} (topic, say), shown as by_<name>; spending: {name: prices and models}, for
-    the cost; advice: what to do where attempts are missing. A task's figure is its mean over seeds, and the bootstrap
-    keeps them together. WorldFailure if coverage is incomplete and `settings.allow_partial` is false; UserError on
-    duplicates, foreign rows, or seeds that cannot be paired.
+    further groupings {name: {uid: label or labels}} (scenario, say), shown as by_<name> with fewer k; spending: {name:
+    prices and models}, for the cost; advice: what to do where attempts are missing. A task's figure is its mean over
+    seeds, and the bootstrap keeps them together. WorldFailure if coverage is incomplete and `settings.allow_partial` is
+    false; UserError on duplicates, foreign rows, or seeds that cannot be paired.
     """
     uids = sorted(tasks)
     if not uids:
@@ -66,12 +66,12 @@ def summarise(
     tallies = {name: [tally(run, uids, attempts, name=name) for run in _runs(rows)] for name, rows in policies.items()}
     _check_coverage(tallies, settings.allow_partial, advice)
     columns, spans = _columns(tallies)
-    groupings = {"domain": tasks, **(groups or {})}
+    groupings: dict[str, Mapping[str, str | Sequence[str]]] = {"domain": tasks, **(groups or {})}
     whole = _Part(columns, spans, attempts, settings, "")
     parts = {
         f"by_{grouping}": {
-            label: _Part(columns[[labels.get(uid) == label for uid in uids]], spans, attempts, settings, label)
-            for label in sorted({labels[uid] for uid in uids if uid in labels})
+            label: _Part(columns[places], spans, attempts, settings, label, every_k=grouping == "domain")
+            for label, places in _members(uids, labels).items()
         }
         for grouping, labels in groupings.items()
     }
@@ -101,6 +101,16 @@ def summarise(
         }
     plain: dict[str, Any] = _plain(result)
     return plain
+
+
+def _members(uids: Sequence[str], labels: Mapping[str, str | Sequence[str]]) -> dict[str, list[int]]:
+    """{label: places of the tasks that have it}, sorted."""
+    found: dict[str, list[int]] = {}
+    for place, uid in enumerate(uids):
+        own = labels.get(uid, ())
+        for label in {own} if isinstance(own, str) else set(own):
+            found.setdefault(label, []).append(place)
+    return dict(sorted(found.items()))
 
 
 def _runs(rows: Rows | Sequence[Rows]) -> list[Rows]:
@@ -140,7 +150,9 @@ def _columns(tallies: Mapping[str, Sequence[Tally]]) -> tuple[NDArray[np.int64],
 
 
 class _Part:
-    """Figures of a set of tasks: all of them, or those of one domain."""
+    """Figures of a set of tasks: all of them, or those of one domain, or another group. every_k: else 1 and attempts
+    alone.
+    """
 
     def __init__(
         self,
@@ -149,9 +161,10 @@ class _Part:
         attempts: int,
         settings: Evaluation,
         label: str,
+        every_k: bool = True,
     ) -> None:
         self.attempts = attempts
-        self.ks = [*range(1, min(attempts, _ALL_K) + 1), *([attempts] if attempts > _ALL_K else [])]
+        self.ks = sorted({*(range(1, min(attempts, _ALL_K) + 1) if every_k else [1]), attempts})
         self.columns, self.spans = columns, spans
         self.resampling = Resampling.of(columns, samples=settings.bootstrap, seed=settings.seed, label=label)
         self.values = {name: self._values(name) for name in spans}
@@ -180,16 +193,22 @@ class _Part:
         mean: Floats = np.divide(np.nansum(stacked, axis=0), there, out=np.full(there.shape, np.nan), where=there > 0)
         return mean
 
+    def _interval(self, values: Floats) -> tuple[Floats, Floats]:
+        """Over tasks, of each column; NaN where it is of one task, which says nothing about others."""
+        low, high = self.resampling.interval(values)
+        alone = (~np.isnan(values) * self.resampling.sizes[:, None]).sum(axis=0) < 2
+        low[alone] = high[alone] = np.nan
+        return low, high
+
     def figures(self, name: str) -> dict[str, Any]:
         values = self.values[name]
         mean = self.resampling.mean(values)
-        low, high = self.resampling.interval(values)
-        for column in range(values.shape[1]):
+        low, high = self._interval(values)
+        for column in np.flatnonzero(((values == 0.0) | (values == 1.0) | np.isnan(values)).all(axis=0)):
             known = ~np.isnan(values[:, column])
-            distinct = np.unique(values[known, column])
-            if len(distinct) == 1 and distinct[0] in (0.0, 1.0):
-                total = float(self.resampling.sizes[known].sum())
-                low[column], high[column] = share_interval(distinct[0] * total, total)
+            sizes = self.resampling.sizes[known]
+            if sizes.sum() > 1:  # a share of tasks: a count, whatever k it is of
+                low[column], high[column] = share_interval(float(values[known, column] @ sizes), float(sizes.sum()))
         bare = [_figure(*triple) for triple in zip(mean.tolist(), low.tolist(), high.tolist(), strict=True)]
         k = self.attempts
         n_tasks = int(self.resampling.sizes.sum())
@@ -208,6 +227,7 @@ class _Part:
             "observed_all_k": {
                 **bare[2],
                 "tasks": _mean(every),
+                "complete_tasks": _mean([int((n[:, s] == k).sum()) for s in range(len(starts))]),
                 "attempts": k,
                 "task_rate_lower_bound": task_rate_lower_bound(k),
             },
@@ -230,7 +250,7 @@ class _Part:
         """Second minus first on the same tasks, under the same weights."""
         values = self.values[second] - self.values[first]
         mean = self.resampling.mean(values)
-        low, high = self.resampling.interval(values)
+        low, high = self._interval(values)
         bare = [_figure(*triple) for triple in zip(mean.tolist(), low.tolist(), high.tolist(), strict=True)]
         return {
             "pass_at_1": bare[0],
@@ -256,7 +276,9 @@ def _mean(counts: Sequence[int]) -> float | int:
 
 def _coverage(runs: Sequence[Tally]) -> dict[str, Any]:
     parts = [run.coverage() for run in runs]
-    total = {key: sum(part[key] for part in parts) for key in ("expected", "clean", "missing", "system_errors")}
+    total = {
+        key: sum(part[key] for part in parts) for key in ("expected", "clean", "missing", "system_errors", "beyond")
+    }
     return {**total, "share": total["clean"] / max(total["expected"], 1), "complete": total["missing"] == 0}
 
 
@@ -265,10 +287,19 @@ def _counts(runs: Sequence[Tally]) -> dict[str, Any]:
     passed = sum(int(run.passed.sum()) for run in runs)
     retried, retried_passed = sum(r.retried for r in runs), sum(r.retried_passed for r in runs)
     judged = sum(run.judged for run in runs)
+    told, claimed = sum(run.told for run in runs), sum(run.claimed for run in runs)
+    falsely = sum(run.claimed_falsely for run in runs)
     return {
         "first_try": {"attempts": clean - retried, "pass_rate": _share(passed - retried_passed, clean - retried)},
         "retried": {"attempts": retried, "pass_rate": _share(retried_passed, retried)},
+        "claimed_success": {
+            "attempts": claimed,
+            "failed": falsely,
+            "share": _share(falsely, told),  # of all attempts whose end is known
+            "share_of_claims": _share(falsely, claimed),
+        },
         "judged_share": _share(judged, clean),
+        "judged_by_code_share": _share(clean - judged, clean),
         # One attempt under the embedded search is enough: the figures are not comparable with published ones then.
         "search": next((kind for kind in ("embedded", "external") if any(kind in r.searches for r in runs)), None),
         "finish_reasons": _summed(run.finish_reasons for run in runs),

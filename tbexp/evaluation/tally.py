@@ -25,17 +25,28 @@ _TOKENS = (
     "judge_completion_tokens",
 )
 
+# How an attempt ends that the agent itself declares finished: it says so, or calls the tool that ends its turn. Which
+# tool that was (a transfer to a person, say) no row holds, so handing a task over counts as claiming it.
+CLAIMS = frozenset({"done", "end_turn_tool"})
+
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """One run of one policy over T tasks (in the order of the uids given). Attempts past the protocol are left out."""
+    """One run of one policy over T tasks (in the order of the uids given). Attempts past the protocol are left out of
+    everything but `beyond`.
+    """
 
     clean: NDArray[np.int64]
     passed: NDArray[np.int64]
     expected: int
+    rows: int  # also those that a later one made good
+    beyond: int  # rows past the protocol
     system_errors: int  # attempts that have system errors only
-    retried: int  # clean attempts that needed more than one try
+    retried: int  # clean attempts that needed more than one try: by their own count, or by the rows of failed tries
     retried_passed: int
+    told: int  # clean attempts of which it is known how they ended
+    claimed: int  # those that the agent itself ended, see CLAIMS
+    claimed_falsely: int  # of these the ones that the check failed
     judged: int  # clean attempts whose verdict needed a judge
     searches: frozenset[str]  # knowledge searches of the clean attempts: embedded, external
     tokens: Mapping[str, int]
@@ -56,6 +67,7 @@ class Tally:
             "clean": clean,
             "missing": self.missing,
             "system_errors": self.system_errors,
+            "beyond": self.beyond,
             "share": clean / self.expected if self.expected else 1.0,
             "complete": self.missing == 0,
         }
@@ -73,18 +85,28 @@ def tally(rows: Sequence[AttemptRow], uids: Sequence[str], attempts: int, *, nam
     key = place * attempts + number
     times = np.bincount(key[clean], minlength=len(uids) * attempts)
     _refuse_duplicates(np.flatnonzero(times > 1).tolist(), uids, attempts, name)
-    failed = np.bincount(key[inside & (state < 0)], minlength=len(uids) * attempts) > 0
+    beyond = int((~inside).sum())
+    if beyond:
+        rows = [row for row, counts in zip(rows, inside.tolist(), strict=True) if counts]
+        place, state, clean, key = place[inside], state[inside], clean[inside], key[inside]
     kept = [row for row, ok in zip(rows, clean.tolist(), strict=True) if ok]
+    failed = np.bincount(key[state < 0], minlength=len(uids) * attempts) > 0
     n = np.bincount(place[clean], minlength=len(uids))
     c = np.bincount(place[clean], weights=state[clean], minlength=len(uids)).astype(np.int64)
-    retried = [row for row in kept if row.tries > 1]
+    made_good = failed[key[clean]].tolist()
+    retried = [row for row, again in zip(kept, made_good, strict=True) if again or row.tries > 1]
     return Tally(
         clean=n.astype(np.int64),
         passed=c,
         expected=len(uids) * attempts,
+        rows=len(rows),
+        beyond=beyond,
         system_errors=int((failed & (times == 0)).sum()),
         retried=len(retried),
         retried_passed=sum(bool(row.passed) for row in retried),
+        told=sum([bool(row.finish_reason) for row in kept]),
+        claimed=sum([row.finish_reason in CLAIMS for row in kept]),
+        claimed_falsely=sum([row.finish_reason in CLAIMS and not row.passed for row in kept]),
         judged=sum([row.judged for row in kept]),
         searches=frozenset(row.search for row in kept if row.search),
         tokens={field: sum(map(attrgetter(field), rows)) for field in _TOKENS},

@@ -1,39 +1,156 @@
-"""What attempts cost, by the price table: which of its prices are whose.
+"""What attempts cost, by the price table: which of its prices are whose, and what they do not tell.
 
 Decided here: a policy behind an endpoint is priced by its tokens, local weights, and those that tbexp serves itself, by
-the hours of their devices; a policy that has no price has no cost, and what cannot be known is not taken for nothing.
+the hours of their devices; a policy that has no price has no cost, and what cannot be known is not taken for nothing:
+without the price of a user or judge that is paid for there is none either. What a trained policy cost before it was
+evaluated is priced likewise, from what probing and training have measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from tbexp.attempts import AttemptRow
+from tbexp.attempts import AttemptRow, AttemptStore
 from tbexp.config.schema import Config
-from tbexp.evaluation.cost import Spending
+from tbexp.evaluation.cost import Spending, known_usd
+from tbexp.pipeline.context import Context
+
+TOKENS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
 
 
-def spending_of(config: Config, rows: Sequence[AttemptRow]) -> Spending | None:
-    """How a policy's evaluation is priced; None without a price for the policy itself.
+def spending_of(config: Config, rows: Sequence[AttemptRow], *, made_elsewhere: bool | None = None) -> Spending | None:
+    """How a policy's attempts are priced; None without a price for the policy itself.
 
     rows: its attempts. Local weights generate on one device, served ones on policy.vllm.tensor_parallel_size, for as
-    long as attempts run: their seconds together, divided by how many run at a time.
+    long as attempts run: their seconds together, divided by how many run at a time. made_elsewhere: by whom is not
+    known, so neither devices nor endpoints of the config made them; None: as evaluation.rows says.
     """
     models, rate = config.prices.models, config.prices.gpu_hour_usd
+    elsewhere = bool(config.evaluation.rows) if made_elsewhere is None else made_elsewhere
     user = models.get(config.user.endpoint.model or "") if config.user.kind == "chat" else None
     judge = models.get(config.judge.endpoint.model or "") if config.judge.kind == "chat" else None
+    unpriced = tuple(
+        role
+        for role, kind, price in (("user", config.user.kind, user), ("judge", config.judge.kind, judge))
+        if price is None and ((kind == "chat" and not elsewhere) or any(used(role, row) for row in rows))
+    )
     policy = config.policy
     served = policy.kind == "chat" and policy.serve == "vllm" and name_of(config) not in models
-    if (policy.kind == "local" or served) and rate > 0 and not config.evaluation.rows:
+    if (policy.kind == "local" or served) and rate > 0 and not elsewhere:
         at_a_time = max(1, min(policy.concurrency, len(rows)))
         hours = (
             sum(row.seconds for row in rows) / at_a_time / 3600 * (policy.vllm.tensor_parallel_size if served else 1)
         )
-        return Spending(user=user, judge=judge, gpu_hours=hours, gpu_hour_usd=rate)
+        return Spending(user=user, judge=judge, gpu_hours=hours, gpu_hour_usd=rate, unpriced=unpriced)
     price = models.get(name_of(config))
-    return None if price is None else Spending(policy=price, user=user, judge=judge)
+    return None if price is None else Spending(policy=price, user=user, judge=judge, unpriced=unpriced)
+
+
+def used(role: str, row: AttemptRow) -> int:
+    """Tokens of the user or the judge."""
+    if role == "user":
+        return row.user_prompt_tokens + row.user_completion_tokens
+    return row.judge_prompt_tokens + row.judge_completion_tokens
 
 
 def name_of(config: Config) -> str:
     """The name that the price table knows the policy by: its endpoint's model, or `model.name`."""
     return (config.policy.endpoint.model or "") if config.policy.kind == "chat" else config.model.name
+
+
+def models_of(config: Config) -> dict[str, str]:
+    """{role: model} of everyone in this run that the price table may have a price for."""
+    found = {"policy": name_of(config)}
+    reference = config.selection.reference.policy
+    for role, part in (("user", config.user), ("judge", config.judge), ("reference", reference)):
+        if part.kind == "chat":
+            found[role] = part.endpoint.model or ""
+    return found
+
+
+def faults_of(config: Config, spending: Mapping[str, Spending]) -> Iterator[str]:
+    """What the price table lacks or has in vain, a sentence each. spending: of the policies that have a price."""
+    models, needed = config.prices.models, models_of(config)
+    if models and not set(needed.values()) & set(models):
+        named = ", ".join(f"{role} {model}" for role, model in needed.items())
+        yield f"prices.models names no model of this run ({named}); it has {', '.join(models)}"
+    elif models and not spending:
+        yield f"there is no cost: the policy has no price; add it: {key_of(needed['policy'])}"
+    for role in dict.fromkeys(role for each in spending.values() for role in each.unpriced):
+        model = needed.get(role)
+        add = key_of(model) if model else f"{role}=chat {role}.endpoint.model=NAME, and {key_of('NAME')}"
+        who = f"the {role}'s model {model}" if model else f"the {role} of the rows"
+        yield f"the cost is not told, for {who} has no price; add it: {add}"
+
+
+def key_of(model: str) -> str:
+    return f"prices.models={{{model}: {{prompt: ..., cached: ..., completion: ...}}}} (US dollars per million tokens)"
+
+
+# -- probing and training
+
+
+def with_besides(run: Context, spending: Spending) -> Spending:
+    """With what this run's probing and training cost, as far as they were measured and have prices."""
+    besides: dict[str, float] = {}
+    unknown: list[str] = []
+    for name, price in (("probing", _probing), ("training", _training)):
+        besides[name], lacking = price(run)
+        unknown += lacking
+    return replace(spending, besides=besides, besides_unknown=tuple(unknown))
+
+
+def _probing(run: Context) -> tuple[float, list[str]]:
+    """The attempts that the pool was chosen from, the reference's included."""
+    from tbexp.pipeline.probing import has_reference, probe_campaign, reference_campaign
+
+    if run.config.probe.rows:
+        return 0.0, ["probing: probe.rows were made elsewhere"]
+    total, lacking = 0.0, []
+    campaigns = {"the reference": reference_campaign(run)} if has_reference(run.config) else {}
+    for name, campaign in {**campaigns, "the base policy": probe_campaign(run)}.items():
+        with AttemptStore(campaign.folder, read_only=True) as store:
+            usd, unknown = probing_usd(campaign.config, campaign.wanted.counted(store.rows()), name)
+        total += usd
+        lacking += unknown
+    return total, lacking
+
+
+def _training(run: Context) -> tuple[float, list[str]]:
+    from tbexp.pipeline.expected import read_steps
+    from tbexp.pipeline.stages import training_folder
+
+    folder, _, _ = training_folder(run)
+    steps = read_steps(folder / "metrics.jsonl", run.config.training.steps)
+    return training_usd(run.config, [row for _, row in steps])
+
+
+def probing_usd(config: Config, rows: Sequence[AttemptRow], who: str) -> tuple[float, list[str]]:
+    """US dollars of a policy's probing, and what is not in them. config: with that policy."""
+    spending = spending_of(config, rows, made_elsewhere=False)
+    if spending is None:
+        return 0.0, [f"probing: {who} has no price"]
+    lacking = [f"probing: the {role} of {who} has no price" for role in spending.unpriced]
+    return sum(known_usd(tokens_of(rows), len(rows), spending).values()), lacking
+
+
+def training_usd(config: Config, steps: Sequence[Mapping[str, float]]) -> tuple[float, list[str]]:
+    """US dollars of all devices in the seconds of updates and validations, and what is not in them. steps: the
+    training's metrics.
+    """
+    if config.prices.gpu_hour_usd <= 0:
+        return 0.0, ["training: prices.gpu_hour_usd is 0"]
+    seconds = sum(row.get("train/seconds/step", 0.0) + row.get("train/seconds/validation", 0.0) for row in steps)
+    if not seconds:
+        return 0.0, ["training: its metrics hold no seconds"]
+    paid = [role for role, part in (("user", config.user), ("judge", config.judge)) if part.kind == "chat"]
+    lacking = [f"training: the tokens of {' and '.join(paid)} are not counted"] if paid else []
+    devices = config.topology.nodes * config.topology.gpus_per_node
+    return seconds / 3600 * devices * config.prices.gpu_hour_usd, lacking
+
+
+def tokens_of(rows: Sequence[AttemptRow]) -> dict[str, int]:
+    """Sums over rows of every kind of tokens."""
+    names = (*TOKENS, *(f"{role}_{kind}_tokens" for role in ("user", "judge") for kind in ("prompt", "completion")))
+    return {name: sum(getattr(row, name) for row in rows) for name in names}

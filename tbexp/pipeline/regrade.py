@@ -29,6 +29,7 @@ from tbexp.episode import open_judge
 from tbexp.episode.loop import OWN_LIMITS
 from tbexp.errors import Problem, UserError, WorldError
 from tbexp.grading import Grader, Judge, TestContext, Verdict, open_grader
+from tbexp.pipeline.evaluated import partial
 from tbexp.pipeline.files import write_json
 from tbexp.pipeline.inputs import Inputs
 from tbexp.pipeline.progress import Progress
@@ -106,8 +107,8 @@ def regrade(config: Config, *, run_dir: Path, inputs: Inputs | None = None) -> N
             )
             write_json(out / "summary.json", summary)
             for name, found in summary["policies"].items():
-                figure = found["pass_at_1"]["value"]
-                progress.say(f"{name}: pass@1 {figure:.1%}, every time {found['observed_all_k']['tasks']} tasks")
+                figure, every = found["pass_at_1"]["value"], found["observed_all_k"]["tasks"]
+                progress.say(f"{name}: pass@1 {figure:.1%}, every time {every} tasks{partial(found)}")
 
 
 def stores_of(run_dir: Path) -> dict[str, Path]:

@@ -63,6 +63,7 @@ def attempts_in(run: Context, campaign: Campaign) -> list[AttemptRow]:
     campaign.folder.mkdir(parents=True, exist_ok=True)
     with alone_in(campaign.folder):
         with AttemptStore(campaign.folder, read_only=True) as store:
+            store.refuse_foreign([task.uid for task in campaign.tasks])
             rows = store.rows()
             lacking, untried = len(wanted.missing(store)), wanted.unmade(rows)
             before = sum(row.clean for row in wanted.counted(rows))

@@ -21,12 +21,12 @@ from tbexp.config.whole import write_whole
 from tbexp.errors import Problem, UserError
 from tbexp.pipeline import identity
 from tbexp.pipeline.context import Context
+from tbexp.pipeline.evaluated import evaluate_rows
 from tbexp.pipeline.expected import pool_of, sum_up, with_forecast
 from tbexp.pipeline.export import write_tb_infer
 from tbexp.pipeline.files import link, read_json, write_json
 from tbexp.pipeline.overlap import audit
 from tbexp.pipeline.preflight import template_problems
-from tbexp.pipeline.prices import spending_of
 from tbexp.pipeline.probing import REFERENCE, probe, probe_counts, reference_counts, screened
 from tbexp.pipeline.sharing import Campaign, attempts_in
 from tbexp.pipeline.wanted import FixedNumber
@@ -36,12 +36,6 @@ if TYPE_CHECKING:
     from tbexp.policy import Policy
 
 log = logging.getLogger(__name__)
-
-FILL = "run the same command again to fill the gaps"  # what to do about missing attempts
-FILL_ROWS = (
-    "add the missing attempts to evaluation.rows, set evaluation.attempts to what the rows hold of each task, name in "
-    "tasks.held_out only tasks that they hold"
-)
 
 
 def evaluate_campaign(run: Context, policy: str) -> Campaign:
@@ -272,8 +266,7 @@ def evaluate(run: Context) -> None:
         if not tasks:
             raise UserError(Problem("there are no held-out tasks to evaluate", "tasks.held_out", "name a test list"))
         rows_by_policy = {name: evaluate_policy(run, name) for name in config.evaluation.policies}
-    summarise(run, rows_by_policy, {task.uid: task.domain for task in tasks})
-    write_tallies(run, rows_by_policy, tasks)
+    evaluate_rows(run, rows_by_policy, tasks)
     shared = audit(run)
     if shared is not None:
         run.results.append(("overlap", shared["short"]))
@@ -291,106 +284,6 @@ def evaluate_policy(run: Context, name: str) -> list[AttemptRow]:
     if run.config.evaluation.tb_infer:
         write_tb_infer(campaign.folder, rows, run.run_dir / "evaluate" / f"tb_infer-{name}.jsonl")
     return rows
-
-
-def summarise(run: Context, rows_by_policy: Mapping[str, Sequence[AttemptRow]], domains: Mapping[str, str]) -> None:
-    """summary.json, the metrics of it, and its lines in the final table."""
-    from tbexp.evaluation import summarise as figures_of
-
-    config = run.config
-    spending = {
-        name: found for name, rows in rows_by_policy.items() if (found := spending_of(config, rows)) is not None
-    }
-    summary = figures_of(
-        rows_by_policy,
-        attempts=config.evaluation.attempts,
-        tasks=domains,
-        settings=config.evaluation,
-        spending=spending,
-        advice=FILL_ROWS if config.evaluation.rows else FILL,
-    )
-    write_json(run.run_dir / "evaluate" / "summary.json", summary)
-    run.tracker.artifact(run.run_dir / "evaluate" / "summary.json", "evaluate")
-    k = str(config.evaluation.attempts)
-    for name, found in summary["policies"].items():
-        run.tracker.metrics(
-            evaluation_metrics(found, k, prefix="eval" if name in ("trained", "rows") else f"eval_{name}")
-        )
-        run.results.append(
-            (
-                f"evaluate {name}",
-                f"pass@1 {percent(found['pass_at_1'])}, pass@{k} {percent(found['pass_at_k'][k])}, "
-                f"observed {k}/{k} {percent(found['observed_all_k'])}",
-            )
-        )
-    if any(found["search"] == "embedded" for found in summary["policies"].values()):
-        run.results.append(("search", "embedded: these figures are not comparable with published ones"))
-    difference = summary.get("difference")
-    if difference:
-        run.results.append(
-            (
-                "difference",
-                f"pass@1 {points(difference['pass_at_1'])}, "
-                f"observed {k}/{k} {points(difference['observed_all_k'])} points",
-            )
-        )
-
-
-def write_tallies(run: Context, rows_by_policy: Mapping[str, Sequence[AttemptRow]], tasks: Sequence[Task]) -> None:
-    """evaluate/tasks.jsonl: each task's counts by policy and its content's hash. It is what a comparison of runs needs
-    of the attempts, which stay where they were made.
-    """
-    file, attempts = run.run_dir / "evaluate" / "tasks.jsonl", run.config.evaluation.attempts
-    counts: dict[str, dict[str, dict[str, int]]] = {
-        task.uid: {name: {"clean": 0, "passed": 0} for name in rows_by_policy} for task in tasks
-    }
-    for name, rows in rows_by_policy.items():
-        for row in rows:
-            if row.clean and row.attempt < attempts:
-                counts[row.uid][name]["clean"] += 1
-                counts[row.uid][name]["passed"] += row.passed is True
-    lines = [
-        {"uid": task.uid, "domain": task.domain, "content": task.content_hash(), "policies": counts[task.uid]}
-        for task in sorted(tasks, key=lambda task: task.uid)
-    ]
-    write_whole(file, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
-    run.tracker.artifact(file, "evaluate")
-
-
-def evaluation_metrics(found: Mapping[str, Any], k: str, *, prefix: str) -> dict[str, float]:
-    values: dict[str, float] = {}
-    for name, figure in (
-        ("pass_at_1", found["pass_at_1"]),
-        (f"pass_at_{k}", found["pass_at_k"][k]),
-        ("observed_all_k", found["observed_all_k"]),
-    ):
-        values[f"{prefix}/{name}"] = figure["value"]
-        for side in ("low", "high"):
-            if figure.get(side) is not None:
-                values[f"{prefix}/{name}_{side}"] = figure[side]
-    values[f"{prefix}/tasks_passed_every_time"] = found["observed_all_k"]["tasks"]
-    cost = found.get("cost") or {}
-    for name in ("campaign_usd", "per_passed_attempt_usd", "per_reliable_task_usd"):
-        if isinstance(cost.get(name), int | float):  # "inf": there is no such task
-            values[f"{prefix}/cost_{name}"] = cost[name]
-    for domain, part in found.get("by_domain", {}).items():
-        for name in ("pass_at_1", "observed_all_k"):
-            values[f"{prefix}/{name}/{domain}"] = part[name]["value"]
-    return values
-
-
-def percent(figure: Mapping[str, Any]) -> str:
-    if figure.get("low") is None:
-        return f"{figure['value']:.1%}"
-    return f"{figure['value']:.1%} [{figure['low']:.1%}, {figure['high']:.1%}]"
-
-
-def points(figure: Mapping[str, Any]) -> str:
-    if figure["value"] == figure["low"] == figure["high"] == 0:
-        return "0.0 (no task changed)"
-    if figure.get("low") is None:
-        return f"{100 * figure['value']:+.1f}"
-    return f"{100 * figure['value']:+.1f} [{100 * figure['low']:+.1f}, {100 * figure['high']:+.1f}]"
 
 
 def report(run: Context) -> None:

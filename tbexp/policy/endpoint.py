@@ -261,10 +261,11 @@ def usage_of(answer: Mapping[str, Any]) -> Usage:
 
 
 def cost_usd(usage: Usage, price: ModelPrice) -> float:
-    """US dollars; cached prompt tokens have their own price."""
-    fresh = usage.prompt_tokens - usage.cached_tokens
-    parts = fresh * price.prompt + usage.cached_tokens * price.cached + usage.completion_tokens * price.completion
-    return parts / 1e6
+    """US dollars; cached prompt tokens and reasoning tokens have their own price."""
+    fresh, thought = usage.prompt_tokens - usage.cached_tokens, usage.reasoning_tokens
+    reasoning = price.completion if price.reasoning is None else price.reasoning
+    completion = (usage.completion_tokens - thought) * price.completion + thought * reasoning
+    return (fresh * price.prompt + usage.cached_tokens * price.cached + completion) / 1e6
 
 
 def _answer(content: bytes) -> dict[str, Any] | None:

@@ -125,6 +125,7 @@ def _topics(run: RunData, out: Path) -> Section | None:
         caption = "Rates in percent, changes in points. Blue: higher; brown: lower."
         section.pictures.append(picture(out, "topics", caption, lambda: figures.topics(labels, blocks)))
         section.folded, section.tables = section.tables, []
+    section.folded = [*section.folded, *tables.group_tables(run)]
     return section
 
 

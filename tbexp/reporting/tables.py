@@ -167,10 +167,21 @@ def _by_topic(policy: Any) -> Json | None:
 def topic_table(run: RunData) -> Table | None:
     """For one policy alone, or as the CSV of the heat map."""
     policies = {name: found for name, p in summary_policies(run).items() if (found := _by_topic(p))}
-    if not policies:
-        return None
+    return _rates_by("topics", "topic", policies, metrics(run)) if policies else None
+
+
+def group_tables(run: RunData) -> list[Table]:
+    """By scenario and by tag, where the tasks have several."""
+    found = []
+    for grouping in ("scenario", "tag"):
+        policies = {name: by for name, p in summary_policies(run).items() if (by := _at(p, f"by_{grouping}"))}
+        if len({label for by in policies.values() for label in by}) > 1:
+            found.append(_rates_by(f"{grouping}s", grouping, policies, metrics(run)))
+    return found
+
+
+def _rates_by(file: str, what: str, policies: Mapping[str, Json], columns: Sequence[Metric]) -> Table:
     topics = sorted({topic for by in policies.values() for topic in by})
-    columns = metrics(run)
     rows = []
     for topic in topics:
         cells = [Cell(topic.replace("_", " "))]
@@ -180,8 +191,8 @@ def topic_table(run: RunData) -> Table | None:
             leads = len({v for v in values if v is not None}) > 1
             cells += [Cell(percent(v), leads and v == top, value=hundred(v)) for v in values]
         rows.append(tuple(cells))
-    names = ["topic", *(f"{m.label} {name}" for m in columns for name in policies)]
-    return Table("topics", "Rates by topic, in percent", tuple(names), tuple(rows))
+    names = [what, *(f"{m.label} {name}" for m in columns for name in policies)]
+    return Table(file, f"Rates by {what}, in percent", tuple(names), tuple(rows))
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,7 +192,7 @@ def test_rows_of_tb_infer_become_attempts_with_tokens_time_and_kinds_of_error(tm
 def test_a_row_written_for_tb_infer_reads_back_as_the_same_attempt(tmp_path: Path) -> None:
     attempts = [
         AttemptRow("a:1", 0, True, 0.5, finish_reason="done", prompt_tokens=7, completion_tokens=3, domain="d"),
-        AttemptRow("a:1", 1, False, 0.0, finish_reason="agent_limit", seconds=1.5, cached_tokens=2),
+        AttemptRow("a:1", 1, False, 0.0, finish_reason="agent_limit", seconds=1.5, prompt_tokens=2, cached_tokens=2),
         AttemptRow("a:1", 2, None, 0.0, {"kind": "tool_timeout", "message": "m"}),
         AttemptRow("a:1", 3, None, 0.0, {"kind": "grader_crash", "message": "m"}),
     ]

@@ -133,6 +133,14 @@ SERVED_REFERENCE = {
             "user.spending_cap_usd",
             ["2.0 USD", "no price", "'m'"],
         ),
+        (
+            {
+                **{"user__kind": "chat", "user__endpoint__base_url": "http://x", "user__endpoint__model": "m"},
+                **{"user__spending_cap_usd": 2.0, "prices__models": {"m": {"attempt": 1.0}}},
+            },
+            "user.spending_cap_usd",
+            ["no price of tokens"],
+        ),
         ({"model__kind": "folder"}, "model.path", ["no folder"]),
         ({"model__tiny__hidden": 130}, "model.tiny.hidden", ["130", "4 heads"]),
         ({"model__tiny__kv_heads": 3}, "model.tiny.kv_heads", ["4 heads", "3"]),

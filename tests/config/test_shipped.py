@@ -173,3 +173,18 @@ def at(values, key: str):
             return None
         values = values[part]
     return values
+
+
+def test_the_published_prices_follow_from_the_published_figures(compose: Composer) -> None:
+    published = load_published()
+    attempts, models = published["protocol"]["attempts"], published["models"]
+    campaigns = {
+        name: model.get("campaign_cost_usd") or model["cost_per_reliable_task_usd"] * model["tasks_passed_every_time"]
+        for name, model in models.items()
+        if "cost_per_reliable_task_usd" in model
+    }
+    prices = validated(plain(compose(["prices=published"]))).prices
+    assert {name: price.attempt for name, price in prices.models.items()} == {
+        name: pytest.approx(usd / attempts, abs=5e-7) for name, usd in campaigns.items()
+    }
+    assert all(price.by_attempt for price in prices.models.values()) and prices.gpu_hour_usd == 0

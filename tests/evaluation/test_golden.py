@@ -21,6 +21,12 @@ def test_tb_agg_gives_the_numbers_of_the_reference(name: str) -> None:
     assert tb_agg(rows) == CASES[name]
 
 
+def test_tb_agg_of_no_rows_has_no_means() -> None:
+    found = tb_agg([])
+    assert found["per_test"] == [] and found["metrics"].keys() == CASES["equal_20"]["metrics"].keys()
+    assert found["metrics"]["mean_pass"] is None and found["metrics"]["pass_power_k"] == []
+
+
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_own_rows_written_as_tb_infer_rows_aggregate_to_the_same_counts(name: str) -> None:
     rows = [to_tb_infer_row(row) for row in read_rows([GOLDEN / f"{name}.jsonl"])]

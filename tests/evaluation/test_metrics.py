@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tbexp.evaluation import mcnemar_exact, paired_difference, pass_at_k, pass_power_k, plug_in_pass_power_k
-from tbexp.evaluation.intervals import Resampling, fixed_tasks_interval, share_interval, task_rate_lower_bound
+from tbexp.evaluation.intervals import Resampling, share_interval, task_rate_lower_bound
 
 
 @pytest.mark.parametrize(("n", "c"), [(n, c) for n in range(1, 7) for c in range(n + 1)])
@@ -64,30 +64,6 @@ def test_the_order_of_tasks_does_not_change_an_interval() -> None:
         Resampling.of(c, samples=500, seed=1).interval(np.array([[0.0], [0.25], [1.0]])) for c in (counts, counts[::-1])
     ]
     assert np.array_equal(found[0], found[1])
-
-
-def test_task_intervals_cover_the_rate_of_the_population_that_tasks_are_drawn_from() -> None:
-    tasks, attempts, repeats = 48, 20, 2000
-    rng = np.random.default_rng(11)
-    passed = rng.binomial(attempts, rng.beta(0.6, 0.9, (repeats, tasks)))
-    covered = 0
-    for each in passed:
-        resampling = Resampling.of(np.stack([np.full(tasks, attempts), each], axis=1), samples=400, seed=5)
-        low, high = resampling.interval(resampling.columns[:, 1:] / attempts)
-        covered += low[0] <= 0.4 <= high[0]
-    assert 0.925 <= covered / repeats <= 0.975
-
-
-def test_fixed_task_intervals_cover_the_rate_of_the_same_tasks_attempted_again() -> None:
-    tasks, attempts, repeats = 48, 20, 2000
-    rng = np.random.default_rng(12)
-    rates = rng.beta(0.6, 0.9, tasks)
-    n = np.full(tasks, float(attempts))
-    covered = 0
-    for each in rng.binomial(attempts, rates, (repeats, tasks)):
-        low, high = fixed_tasks_interval(n, each.astype(float))
-        covered += low <= rates.mean() <= high
-    assert 0.925 <= covered / repeats <= 0.975
 
 
 def test_an_interval_of_nothing_or_everything_is_no_point() -> None:

@@ -12,7 +12,7 @@ from tbexp.attempts import AttemptRow
 from tbexp.config.schema import Evaluation, ModelPrice
 from tbexp.errors import UserError, WorldFailure
 from tbexp.evaluation import summarise
-from tbexp.evaluation.cost import Spending
+from tbexp.evaluation.cost import Spending, thrown_away_usd, token_cost
 
 FAULT = {"kind": "tool_timeout", "message": ""}
 
@@ -47,6 +47,7 @@ def test_the_figures_of_a_policy() -> None:
         "clean": 16,
         "missing": 0,
         "system_errors": 0,
+        "beyond": 0,
         "share": 1.0,
         "complete": True,
     }
@@ -147,19 +148,24 @@ def test_a_domain_without_a_verdict_has_no_figures_in_a_partial_summary() -> Non
     json.dumps(summary, allow_nan=False)
 
 
-def test_a_system_error_that_was_made_good_changes_nothing_but_its_own_count() -> None:
+def test_a_system_error_that_was_made_good_counts_as_a_retried_attempt_and_changes_nothing_else() -> None:
     rows = attempts_of(BASE)
     with_error = [AttemptRow("a:1", 0, None, 0.0, FAULT), *rows]
     before, after = (run({"base": r})["policies"]["base"] for r in (rows, with_error))
     assert after.pop("system_error_kinds") == {"tool_timeout": 1}
     assert before.pop("system_error_kinds") == {}
+    assert (before.pop("retried")["attempts"], before.pop("first_try")["attempts"]) == (0, 16)
+    assert after.pop("retried") == {"attempts": 1, "pass_rate": 1.0}
+    assert after.pop("first_try") == {"attempts": 15, "pass_rate": 6 / 15}
     assert before == after
 
 
 def test_attempts_beyond_the_protocol_are_left_out() -> None:
     rows = attempts_of(BASE, n=6)
+    rows = [replace(row, prompt_tokens=1) for row in rows]
     figures = run({"base": rows})["policies"]["base"]
-    assert figures["clean_attempts"] == 16
+    assert (figures["clean_attempts"], figures["coverage"]["beyond"]) == (16, 8)
+    assert figures["tokens"]["prompt_tokens"] == 16
 
 
 def test_duplicates_and_foreign_rows_are_named() -> None:
@@ -201,7 +207,7 @@ def test_the_cost_of_tokens_and_of_a_reliable_task() -> None:
         user=ModelPrice(prompt=1.0),
         gpu_hours=0.5,
         gpu_hour_usd=2.0,
-        besides_usd=10.0,
+        besides={"probing": 4.0, "training": 6.0},
     )
     cost = run({"base": rows}, spending={"base": spending})["policies"]["base"]["cost"]
     tokens = 16 * (600 * 2.0 + 400 * 0.5 + 100 * 10.0) / 1e6
@@ -211,7 +217,51 @@ def test_the_cost_of_tokens_and_of_a_reliable_task() -> None:
     assert cost["per_passed_attempt_usd"] == pytest.approx(campaign / 7)
     assert cost["per_reliable_task_usd"] == pytest.approx(campaign)
     assert cost["total_usd"] == pytest.approx(campaign + 10.0)
-    assert "not invoices" in cost["caution"]
+    assert "not invoices" in cost["caution"] and "probing and training" in cost["caution_of_total"]
+
+
+def test_a_role_without_a_price_leaves_a_lower_bound_and_no_cost() -> None:
+    rows = attempts_of(BASE, prompt_tokens=1000, user_prompt_tokens=50)
+    spending = Spending(policy=ModelPrice(prompt=2.0), unpriced=("user",), besides={"probing": 4.0})
+    cost = run({"base": rows}, spending={"base": spending})["policies"]["base"]["cost"]
+    names = ("campaign_usd", "per_passed_attempt_usd", "per_reliable_task_usd", "total_usd")
+    assert [cost[name] for name in names] == [None] * 4
+    assert (cost["at_least_usd"], cost["unpriced"]) == (pytest.approx(0.032), ["user"])
+
+
+def test_there_is_no_total_while_a_part_of_it_is_unknown() -> None:
+    spending = Spending(
+        policy=ModelPrice(attempt=0.5), besides={"probing": 4.0}, besides_unknown=("training: no rate",)
+    )
+    cost = run({"base": attempts_of(BASE)}, spending={"base": spending})["policies"]["base"]["cost"]
+    assert (cost["campaign_usd"], cost["total_usd"]) == (8.0, None)
+
+
+def test_what_is_priced_by_attempts_alone_has_no_price_for_thrown_away_tokens() -> None:
+    row = {"train/thrown_away/tokens": 100.0}
+    assert thrown_away_usd(row, gpu_hour_usd=0.0, devices=1, price=ModelPrice(attempt=0.1)) is None
+
+
+def test_reasoning_tokens_are_part_of_the_completion_and_can_have_a_price_of_their_own() -> None:
+    tokens = {"completion_tokens": 1000, "reasoning_tokens": 600}
+    assert token_cost(tokens, "", ModelPrice(completion=10.0)) == pytest.approx(0.01)
+    assert token_cost(tokens, "", ModelPrice(completion=10.0, reasoning=5.0)) == pytest.approx(0.007)
+
+
+def test_an_attempt_claims_success_when_the_agent_itself_ends_it_and_the_check_disagrees() -> None:
+    ends = ["done", "done", "end_turn_tool", "agent_limit", "user_done", "action_limit", "", "done"]
+    rows = [AttemptRow("a:1", i, i == 7, float(i == 7), finish_reason=end) for i, end in enumerate(ends)]
+    found = run({"rows": rows}, attempts=8, tasks={"a:1": "a"})["policies"]["rows"]["claimed_success"]
+    assert found == {"attempts": 4, "failed": 3, "share": 3 / 7, "share_of_claims": 3 / 4}
+
+
+def test_one_task_has_no_interval_over_tasks_and_keeps_that_of_the_same_task() -> None:
+    part = run({"base": attempts_of({"a:1": 2}), "trained": attempts_of({"a:1": 3})}, tasks={"a:1": "a"})
+    for figures in (part["policies"]["base"], part["policies"]["base"]["by_domain"]["a"]):
+        for figure in (figures["pass_at_1"], figures["observed_all_k"], figures["pass_at_k"]["4"]):
+            assert (figure["low"], figure["high"]) == (None, None)
+        assert (figures["pass_at_1"]["fixed_low"], figures["pass_at_1"]["fixed_high"]) == (0.0, 1.0)
+    assert part["difference"]["pass_at_1"] == {"value": 0.25, "low": None, "high": None}
 
 
 def test_without_a_reliable_task_its_cost_is_infinite_and_the_summary_is_still_json() -> None:
@@ -224,7 +274,7 @@ def test_without_a_reliable_task_its_cost_is_infinite_and_the_summary_is_still_j
 
 
 def test_further_groupings_get_their_own_figures() -> None:
-    topics = {"a:1": "refunds", "a:2": "refunds", "b:1": "returns"}
+    topics = {"a:1": "refunds", "a:2": ["refunds", "returns"], "b:1": "returns"}
     figures = run({"base": attempts_of(BASE)}, groups={"topic": topics})["policies"]["base"]
-    assert {label: part["tasks"] for label, part in figures["by_topic"].items()} == {"refunds": 2, "returns": 1}
+    assert {label: part["tasks"] for label, part in figures["by_topic"].items()} == {"refunds": 2, "returns": 2}
     assert math.isclose(figures["by_topic"]["refunds"]["pass_at_1"]["value"], 6 / 8)

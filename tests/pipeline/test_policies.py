@@ -17,8 +17,8 @@ from tbexp.evaluation import cost_of, summarise
 from tbexp.evaluation.tally import tally
 from tbexp.pipeline import policies
 from tbexp.pipeline.campaign import row_of
-from tbexp.pipeline.prices import spending_of
-from tbexp.pipeline.stages import evaluation_metrics
+from tbexp.pipeline.evaluated import evaluation_metrics
+from tbexp.pipeline.prices import faults_of, probing_usd, spending_of, training_usd
 from tbexp.policy import ChatPolicy, Usage
 
 with opened(conf_folder()) as compose:
@@ -115,7 +115,59 @@ def test_what_user_and_judge_used_stands_in_the_row_and_is_paid_for() -> None:
     )
     spending = spending_of(made, [row])
     assert spending is not None
+    assert not spending.unpriced and not list(faults_of(made, {"base": spending}))
     found = cost_of([tally([row], ["a"], 1)], 1, spending)
     assert found["policy_usd"] == pytest.approx((50 * 2 + 50 * 1 + 5 * 10) / 1e6)
     assert found["user_usd"] == pytest.approx((1000 * 2 + 10 * 10) / 1e6)
     assert found["judge_usd"] == pytest.approx((200 * 2 + 2 * 10) / 1e6)
+
+
+@pytest.mark.parametrize(
+    ("listed", "told"),
+    [
+        (
+            ["m"],
+            ["the user's model user has no price; add it: prices.models={user: {", "the judge's model judge has no"],
+        ),
+        (["m", "user"], ["the cost is not told, for the judge's model judge has no price"]),
+        (["user", "judge"], ["there is no cost: the policy has no price; add it: prices.models={m: {"]),
+        (["qwen"], ["prices.models names no model of this run (policy m, user user, judge judge); it has qwen"]),
+        ([], []),
+    ],
+)
+def test_what_the_price_table_lacks_or_has_in_vain_is_told_once(listed: list[str], told: list[str]) -> None:
+    made = config(
+        **CHAT,
+        **{f"{role}.kind": "chat" for role in ("user", "judge")},
+        **{f"{role}.endpoint.model": role for role in ("user", "judge")},
+        **{"prices.models": dict.fromkeys(listed, PRICE)},
+    )
+    found = spending_of(made, rows())
+    spending = {} if found is None else {"base": found, "trained": found}
+    said = list(faults_of(made, spending))
+    assert len(said) == len(told) and all(text in line for line, text in zip(said, told, strict=True))
+
+
+STEPS = [{"train/validation_pass_rate": 0.2}, {"train/seconds/step": 80.0, "train/seconds/validation": 10.0}] * 2
+RATE = {"prices.gpu_hour_usd": 6.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "usd", "lacking"),
+    [
+        ({**RATE, "topology.gpus_per_node": 8}, 180 / 3600 * 8 * 6, []),
+        ({**RATE, "user.kind": "chat"}, 180 / 3600 * 6, ["training: the tokens of user are not counted"]),
+        ({}, 0.0, ["training: prices.gpu_hour_usd is 0"]),
+    ],
+)
+def test_training_costs_the_devices_in_its_seconds(changes: dict[str, Any], usd: float, lacking: list[str]) -> None:
+    assert training_usd(config(**changes), STEPS) == (pytest.approx(usd), lacking)
+    if changes:
+        assert training_usd(config(**RATE), STEPS[:1]) == (0.0, ["training: its metrics hold no seconds"])
+
+
+def test_probing_costs_what_its_attempts_do_and_what_has_no_price_is_told() -> None:
+    assert probing_usd(config(**RATE, **{"policy.concurrency": 2}), rows(), "it") == (pytest.approx(0.3), [])
+    assert probing_usd(config(), rows(), "it") == (0.0, ["probing: it has no price"])
+    paid = config(**RATE, **{"user.kind": "chat", "user.endpoint.model": "u"})
+    assert probing_usd(paid, rows(), "it")[1] == ["probing: the user of it has no price"]

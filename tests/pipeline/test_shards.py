@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tbexp.attempts import AttemptRow, AttemptStore
-from tbexp.pipeline.sharing import Shard
+from tbexp.errors import UserError
+from tbexp.pipeline.sharing import Campaign, Shard, attempts_in
 from tbexp.pipeline.wanted import AdaptiveNumber, FixedNumber
 from tbexp.selection import StoppingRule
 
@@ -55,6 +59,16 @@ def test_shards_of_an_adaptive_campaign_divide_its_tasks(tasks: int, of: int, do
     holding = Holding(there)
     made = sorted(key for part in parts for key in part.missing(holding))  # type: ignore[arg-type]
     assert made == sorted(whole.missing(holding))  # type: ignore[arg-type]
+
+
+def test_rows_of_unknown_tasks_in_a_finished_store_are_refused(tmp_path: Path) -> None:
+    with AttemptStore(tmp_path) as store:
+        for uid in ("a", "stray"):
+            store.append(AttemptRow(uid, 0, passed=True, reward=1.0))
+    task: Any = SimpleNamespace(uid="a")
+    campaign = Campaign("evaluate base", tmp_path, [task], FixedNumber(["a"], 1), 1, lambda: None, None)  # type: ignore
+    with pytest.raises(UserError, match="rows of 1 tasks that are not among the 1 of this run: stray"):
+        attempts_in(None, campaign)  # type: ignore[arg-type]
 
 
 def test_each_shard_writes_files_of_its_own(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tbexp.reporting import write_report
 from tbexp.reporting.figures import outcome_cells
 from tbexp.reporting.forecast import section_of, thrown_away
 from tbexp.reporting.run_data import read_run
-from tbexp.reporting.tables import Table, changes, headline, points
+from tbexp.reporting.tables import Table, changes, group_tables, headline, percent, points
 
 Build = Callable[..., Path]
 
@@ -405,3 +405,13 @@ def test_a_zero_has_no_sign() -> None:
 def test_importing_the_room_imports_no_matplotlib() -> None:
     code = "import sys, tbexp.reporting; assert not {'matplotlib', 'jinja2', 'yaml'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_scenarios_and_tags_have_tables_where_tasks_have_several(full: Path) -> None:
+    run = read_run(full)
+    part = next(iter(run.summary["policies"].values()))
+    more = {**part, "by_scenario": {"one": part}, "by_tag": {"slow": part, "category:refunds": part}}
+    (table,) = group_tables(replace(run, summary={"policies": {"base": more}}))
+    assert (table.name, table.columns[0]) == ("tags", "tag")
+    assert [row[0].text for row in table.rows] == ["category:refunds", "slow"]
+    assert table.rows[0][1].text == percent(part["pass_at_1"]["value"])
