@@ -23,7 +23,7 @@ def spending_of(config: Config, rows: Sequence[AttemptRow]) -> Spending | None:
     user = models.get(config.user.endpoint.model or "") if config.user.kind == "chat" else None
     judge = models.get(config.judge.endpoint.model or "") if config.judge.kind == "chat" else None
     policy = config.policy
-    served = policy.kind == "chat" and policy.serve == "vllm" and name_of(config) not in models
+    served = policy.serve == "vllm" and name_of(config) not in models
     if (policy.kind == "local" or served) and rate > 0 and not config.evaluation.rows:
         at_a_time = max(1, min(policy.concurrency, len(rows)))
         hours = (
