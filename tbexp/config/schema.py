@@ -180,6 +180,7 @@ class Launcher(Group):
     cpus_per_node: AtLeastOne | None = None
     memory_gb: Positive | None = None  # of a node
     shards: AtLeastOne | None = None  # jobs that a probe or an evaluation is divided into; null: topology.nodes
+    check_endpoints: bool = True  # at submission: something listens at each; false: only the nodes can reach them
     join_seconds: Positive = 600.0  # within which all nodes must have joined a training
     # An all-reduce across a training's nodes before it starts; nodes that fail are excluded, and the job is requeued.
     check_network: bool = True

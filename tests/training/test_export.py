@@ -90,7 +90,7 @@ def test_what_the_model_s_class_does_not_load_is_taken_over_and_other_gaps_are_n
     export(checkpoint(tmp_path, state), tmp_path / "base", tmp_path / "chosen")
     assert load_file(tmp_path / "chosen" / "model.safetensors")["mtp.fc.weight"].tolist() == [[3.0, 3.0], [3.0, 3.0]]
     del state["model.norm.weight"]
-    with pytest.raises(ValueError, match="lacks 1 weights of the base model, such as model[.]norm"):
+    with pytest.raises(ValueError, match=r"lacks 1 weights of the base model, such as model\.norm"):
         export(checkpoint(tmp_path / "torn", state), tmp_path / "base", tmp_path / "other")
 
 
