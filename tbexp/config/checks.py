@@ -193,7 +193,7 @@ def chat_endpoints(config: Config) -> Iterator[tuple[str, Endpoint]]:
 def started_here(config: Config) -> set[str]:
     """The sections whose endpoint is a server that tbexp starts."""
     parts = {"policy": config.policy, "selection.reference.policy": config.selection.reference.policy}
-    return {name for name, part in parts.items() if part.kind == "chat" and part.serve == "vllm"}
+    return {name for name, part in parts.items() if part.kind in ("chat", "local") and part.serve == "vllm"}
 
 
 def spenders(config: Config) -> tuple[tuple[str, PolicyConfig | UserConfig | JudgeConfig], ...]:
@@ -389,9 +389,12 @@ def environment(config: Config) -> Iterator[Problem]:
 def served(config: Config) -> Iterator[Problem]:
     for name in ("policy", "selection.reference.policy"):
         part = config.policy if name == "policy" else config.selection.reference.policy
-        if part.serve == "vllm" and part.kind != "chat":
-            fix = f"{name}.serve=none, or {name}.kind=chat"
-            yield Problem(f"vLLM is started for chat policies, but {name}.kind is {part.kind}", f"{name}.serve", fix)
+        if part.serve == "vllm" and part.kind == "scripted":
+            yield Problem(f"there is nothing to serve: {name}.kind is scripted", f"{name}.serve", f"{name}.serve=none")
+        elif part.serve == "vllm" and part.kind == "local":
+            if part.vllm.model is not None:
+                what = "local policies have the weights of `model`, and trained ones those of their checkpoint"
+                yield Problem(what, f"{name}.vllm.model", f"{name}.vllm.model=null, or {name}.kind=chat")
         elif part.serve == "vllm" and part.vllm.model is None and (name != "policy" or config.model.path is None):
             yield Problem("names no weights to serve", f"{name}.vllm.model", "a Hugging Face folder or name")
     ports = [config.policy.vllm.port, config.selection.reference.policy.vllm.port]

@@ -181,6 +181,7 @@ class Launcher(Group):
     cpus_per_node: AtLeastOne | None = None
     memory_gb: Positive | None = None  # of a node
     shards: AtLeastOne | None = None  # jobs that a probe or an evaluation is divided into; null: topology.nodes
+    check_endpoints: bool = True  # at submission: something listens at each; false: only the nodes can reach them
     join_seconds: Positive = 600.0  # within which all nodes must have joined a training
     # An all-reduce across a training's nodes before it starts; nodes that fail are excluded, and the job is requeued.
     check_network: bool = True
@@ -221,6 +222,7 @@ class Endpoint(Group):
     timeout_s: Positive = 60.0  # of one request
     retries: Count = 5  # further tries of a request that failed in a way that may pass
     max_concurrency: AtLeastOne = 16  # requests in flight
+    requests_per_minute: Positive | None = None  # at most, evenly spread, further tries included; null: no limit
     extra_body: dict[str, Any] = Field(default_factory=dict)  # more fields of each request's body
 
 
@@ -250,9 +252,10 @@ class PolicyConfig(Group):
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
     concurrency: AtLeastOne = 64  # attempts in flight
-    # For kind=chat; vllm: whoever needs the policy starts `vllm serve` here, waits until it is ready, and ends it.
+    # vllm: whoever needs the policy starts `vllm serve` here, waits until it is ready, and ends it. For kind=local it
+    # serves the weights of `model` or the trained ones, by token ids: tbexp renders and reads, as in training.
     serve: Literal["none", "vllm"] = "none"
-    vllm: VllmServer = VllmServer()  # for kind=chat, where vLLM is behind the endpoint
+    vllm: VllmServer = VllmServer()  # of that server, or of one that is started by hand behind the endpoint
     spending_cap_usd: Positive | None = None  # of an endpoint: stop (exit 3) when prices say that more was spent
 
 

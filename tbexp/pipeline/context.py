@@ -177,16 +177,17 @@ class Context:
         from tbexp.pipeline import policies
 
         if self.config.policy.kind == "chat":
-            return policies.chat(self.config, self._start("policy"))
-        return policies.local(self.config, self.model_folder)
+            return policies.chat(self.config, self.start_of("policy"))
+        return policies.local(self.config, self.model_folder, self.start_of("policy"))
 
     def reference_policy(self) -> Policy:
         """The stronger policy that screens the candidates."""
         from tbexp.pipeline import policies
 
-        return policies.reference(self.config, self._start("reference"))
+        return policies.reference(self.config, self.start_of("reference"))
 
-    def _start(self, name: str) -> policies.Start:
+    def start_of(self, name: str) -> policies.Start:
+        """How the server of a policy is started, if it has one of its own."""
         from tbexp.pipeline import policies
 
         # Jobs of one run on several nodes have a server each.

@@ -63,7 +63,9 @@ def policy_identity(config: Config, model_key: str) -> Any:
     """Who the base policy is."""
     if config.policy.kind == "chat":
         return {"kind": "chat", **_chat(config, config.policy), "format": config.model.format}
-    model = {"model": model_key, "format": config.model.format, "max_context": config.model.max_context}
+    model: dict[str, Any] = {"model": model_key, "format": config.model.format, "max_context": config.model.max_context}
+    if config.policy.serve == "vllm":  # it draws other samples from the same weights
+        model["vllm"] = config.policy.vllm.model_dump(include={"dtype", "max_model_len", "flags"})
     return {"kind": config.policy.kind, **model}
 
 

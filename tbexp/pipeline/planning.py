@@ -17,7 +17,6 @@ from pathlib import Path
 from tbexp.config.here import check_here
 from tbexp.config.schema import STAGES, Config
 from tbexp.errors import UserError
-from tbexp.pipeline import identity
 from tbexp.pipeline.context import Context, Untracked
 from tbexp.pipeline.inputs import Inputs, problems_of
 from tbexp.pipeline.preflight import template_problems
@@ -39,10 +38,10 @@ def plan(config: Config, run_dir: Path, inputs: Inputs) -> None:
             [(name, steps[name]) for name in STAGES if name in config.stages],
         )
         for policy in (config.policy, config.selection.reference.policy):
-            if policy.kind == "chat" and policy.serve == "vllm":
+            if policy.serve == "vllm":
                 from tbexp.serving.vllm_server import HOST, serve_command
 
-                weights = identity.served_weights(config, policy)
+                weights = policy.vllm.model or config.model.path or "MODEL"
                 settings = policy.vllm.model_copy(update={"model": weights})
                 words = serve_command(settings, served_name=policy.endpoint.model or Path(weights).name, host=HOST)
                 progress.say(f"started for the attempts, and ended after them: {shlex.join(words)}")

@@ -36,7 +36,7 @@ def spending_of(config: Config, rows: Sequence[AttemptRow], *, made_elsewhere: b
         if price is None and ((kind == "chat" and not elsewhere) or any(used(role, row) for row in rows))
     )
     policy = config.policy
-    served = policy.kind == "chat" and policy.serve == "vllm" and name_of(config) not in models
+    served = policy.serve == "vllm" and name_of(config) not in models
     if (policy.kind == "local" or served) and rate > 0 and not elsewhere:
         at_a_time = max(1, min(policy.concurrency, len(rows)))
         hours = (

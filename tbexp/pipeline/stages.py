@@ -69,7 +69,8 @@ def trained_policy(run: Context) -> tuple[Any, Callable[[], Policy]]:
             )
         )
     weights = chosen_weights(folder, result["chosen_step"]).resolve()
-    return identity.policy_identity(config, result["model"]), lambda: policies.local(config, weights)
+    start = run.start_of("trained")
+    return identity.policy_identity(config, result["model"]), lambda: policies.local(config, weights, start)
 
 
 def select(run: Context) -> None:

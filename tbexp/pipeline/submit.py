@@ -31,7 +31,7 @@ from tbexp.errors import Problem, UserError
 from tbexp.pipeline import stages
 from tbexp.pipeline.context import Context, InSweep, Untracked
 from tbexp.pipeline.files import read_json, write_json
-from tbexp.pipeline.preflight import template_problems
+from tbexp.pipeline.preflight import template_problems, unreachable
 from tbexp.pipeline.probing import has_reference, probe_campaign, probe_folder, reference_campaign, reference_folder
 from tbexp.pipeline.progress import Progress
 from tbexp.pipeline.sharing import Campaign
@@ -206,7 +206,7 @@ def submit_run(config: Config, run_dir: Path, overrides: Sequence[str], sweep: I
                 "submit from a login node; launcher=local runs in this job",
             )
         )
-    if wrong := template_problems(config):
+    if wrong := [*template_problems(config), *(unreachable(config) if config.launcher.check_endpoints else [])]:
         raise UserError(wrong)
     uri = tracker_uri(config.tracking, default_uri(config))  # its complaints belong here, not on a node
     prepare(config, run_dir, overrides)

@@ -5,6 +5,7 @@ Decided here: sampling, what is kept between turns, and how endpoints are called
 """
 
 from tbexp.policy.chat import ChatPolicy
+from tbexp.policy.completions import TokenEndpoint
 from tbexp.policy.endpoint import ChatEndpoint, cost_usd, metered
 from tbexp.policy.policy import Completion, OutOfContext, Policy, PolicySession, Usage
 from tbexp.policy.scripted import ScriptedPolicy
@@ -19,6 +20,7 @@ __all__ = [
     "Policy",
     "PolicySession",
     "ScriptedPolicy",
+    "TokenEndpoint",
     "TokenPolicy",
     "TokenSession",
     "Usage",

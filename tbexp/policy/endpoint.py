@@ -1,8 +1,8 @@
 """Calls of an OpenAI-compatible chat endpoint, for the agent, the simulated user and the judge.
 
-Decided here: what is tried again, how long, and whose fault the rest is. A refused key or an unknown model ends the run
-(the user can fix it), a conversation that is too long is the agent's failure, and everything else is the world's. The
-key is read from the environment with each call; it is in no attribute, message or log line.
+Decided here: what is tried again, how long, how fast, and whose fault the rest is. A refused key or an unknown model
+ends the run (the user can fix it), a conversation that is too long is the agent's failure, and everything else is the
+world's. The key is read from the environment with each call; it is in no attribute, message or log line.
 """
 
 from __future__ import annotations
@@ -61,6 +61,9 @@ class ChatEndpoint:
     call, so what is under way when it is reached still runs to its end.
     """
 
+    PATH = "/chat/completions"
+    ANSWER = "chat completion"
+
     def __init__(
         self,
         config: Endpoint,
@@ -90,10 +93,11 @@ class ChatEndpoint:
             raise UserError(problems)
         self.config, self.role, self.section, self.usage = config, role, section, Usage()
         self._cap, self._price = spending_cap_usd, price
-        self._url = httpx.URL(str(config.base_url).rstrip("/") + "/chat/completions")
+        self._url = httpx.URL(str(config.base_url).rstrip("/") + self.PATH)
         self._transport = transport
         self._client: httpx.AsyncClient | None = None
         self._gate: asyncio.Semaphore | None = None
+        self._next = 0.0  # when the next request may leave, on the monotonic clock
 
     def __repr__(self) -> str:
         return f"ChatEndpoint({self.config.model} at {self._url.host}, {self.role})"
@@ -113,7 +117,7 @@ class ChatEndpoint:
         return content if isinstance(content, str) else ""
 
     async def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to a chat completion, with a message in its first choice; `model` and `extra_body` are added.
+        """The answer to a request, as `understood` wants it; `model` and `extra_body` are added.
 
         Raises UserError (refused key, unknown model), OutOfContext, WorldFailure (spending cap), and WorldError with
         kind `<role>_endpoint` after `retries` further tries.
@@ -129,13 +133,15 @@ class ChatEndpoint:
             started = time.monotonic()
             pause = None
             try:
-                async with gate, asyncio.timeout(self.config.timeout_s):
-                    response = await client.post(self._url, json=payload, headers=self._headers())
+                async with gate:
+                    await self._turn()
+                    async with asyncio.timeout(self.config.timeout_s):
+                        response = await client.post(self._url, json=payload, headers=self._headers())
                 if response.status_code < 300:
-                    if (answer := _answer(self._without_key(response.content))) is not None:
+                    if (answer := self.understood(self._without_key(response.content))) is not None:
                         self._count(usage_of(answer))
                         return answer
-                    problem = "the answer is no chat completion: " + self._excerpt(response.text)
+                    problem = f"the answer is no {self.ANSWER}: " + self._excerpt(response.text)
                 else:
                     problem = self._refusal(response)
                     pause = _asked_pause(response)
@@ -147,6 +153,24 @@ class ChatEndpoint:
                 log.debug("%s: %s, after %.1f s; trying again", self, problem, time.monotonic() - started)
                 await asyncio.sleep(pause_s(attempt, pause))
         raise WorldError(f"{self.role}_endpoint", f"{self._url.host}: {problem} ({self.config.retries + 1} tries)")
+
+    def understood(self, content: bytes) -> dict[str, Any] | None:
+        """An answer with a message in its first choice; None: it is none."""
+        try:
+            answer = json.loads(content)
+            message = answer["choices"][0]["message"]
+        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, IndexError, TypeError):
+            return None
+        return answer if isinstance(answer, dict) and isinstance(message, Mapping) else None
+
+    async def _turn(self) -> None:
+        """Waits until the next request may leave: they are spread evenly over each minute."""
+        if self.config.requests_per_minute is None:
+            return
+        now = time.monotonic()
+        leaves = max(now, self._next)
+        self._next = leaves + 60.0 / self.config.requests_per_minute
+        await asyncio.sleep(leaves - now)
 
     def _count(self, used: Usage) -> None:
         self.usage = self.usage + used
@@ -266,15 +290,6 @@ def cost_usd(usage: Usage, price: ModelPrice) -> float:
     reasoning = price.completion if price.reasoning is None else price.reasoning
     completion = (usage.completion_tokens - thought) * price.completion + thought * reasoning
     return (fresh * price.prompt + usage.cached_tokens * price.cached + completion) / 1e6
-
-
-def _answer(content: bytes) -> dict[str, Any] | None:
-    try:
-        answer = json.loads(content)
-        message = answer["choices"][0]["message"]
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, IndexError, TypeError):
-        return None
-    return answer if isinstance(answer, dict) and isinstance(message, Mapping) else None
 
 
 def _asked_pause(response: httpx.Response) -> float | None:

@@ -1,4 +1,4 @@
-"""A chat policy whose server is ours: when the server ends, the run ends too, and says why.
+"""A policy whose server is ours: when the server ends, the run ends too, and says why.
 
 Decided here: that an attempt which the server's end interrupts is no system error of that attempt. Every other attempt
 would meet the same, and each would try again for a minute.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from tbexp.errors import WorldError, WorldFailure
 from tbexp.interpret.messages import Message, ToolSpec
-from tbexp.policy import ChatPolicy, Completion, Policy, PolicySession
+from tbexp.policy import Completion, Policy, PolicySession
 from tbexp.serving.vllm_server import RunningServer
 
 LOOK_S = 1.0  # between looks whether the server still runs
@@ -20,9 +20,9 @@ LOOK_S = 1.0  # between looks whether the server still runs
 class ServedPolicy:
     """`stop` ends the server; `close` leaves it running, as other campaigns of the stage may follow."""
 
-    def __init__(self, policy: ChatPolicy, server: RunningServer):
+    def __init__(self, policy: Policy, server: RunningServer):
         self.name = policy.name
-        self._policy: Policy = policy
+        self._policy = policy
         self._server = server
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec], *, seed: int) -> PolicySession:

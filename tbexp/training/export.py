@@ -3,8 +3,9 @@
 Decided here: config, tokenizer and chat template are the base model's own files, and the weights have its precision
 (verl.model_merger casts to bfloat16, which would drop most of what a float32 run with a small learning rate learned).
 LoRA's adapters are added to the weights they belong to (verl.model_merger leaves them beside the base weights), so the
-folder is a plain one that every engine loads. It appears at once, and only if it is whole, finite, and has the base
-model's weights by name, type and shape.
+folder is a plain one that every engine loads. What the base model stores and its class does not load, such as layers
+for speculative decoding (mtp), was not trained and is taken over as it is. The folder appears at once, and only if it
+is whole, finite, and has the base model's weights by name, type and shape.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,16 @@ def stored(base: Path, name: str) -> Any:
     raise ValueError(f"{base} has no weight {name}")
 
 
+def not_loaded(base: Path, names: Iterable[str]) -> list[str]:
+    """Those of the stored weights that the base model's class passes over when it is loaded."""
+    import transformers
+
+    architecture = (json.loads((base / "config.json").read_text()).get("architectures") or [""])[0]
+    kind = getattr(transformers, architecture, None) if architecture else None
+    patterns = getattr(kind, "_keys_to_ignore_on_load_unexpected", None) or []
+    return sorted(name for name in names if any(re.search(pattern, name) for pattern in patterns))
+
+
 def export(checkpoint: Path, base: Path, target: Path) -> None:
     """Writes `target`, in files of at most 5 GB. ValueError when the checkpoint lacks a weight of the base model, when
     a weight is not finite, or when what was written is not whole.
@@ -97,6 +108,8 @@ def export(checkpoint: Path, base: Path, target: Path) -> None:
     state, types = gathered(checkpoint / "actor"), stored_types(base)
     if any(".lora_" in name for name in state):
         state = with_adapters(state, base, checkpoint / "actor" / "lora_train_meta.json")
+    for name in not_loaded(base, types.keys() - state.keys()):
+        state[name] = stored(base, name)
     if missing := types.keys() - state.keys():
         raise ValueError(f"the checkpoint lacks {len(missing)} weights of the base model, such as {min(missing)}")
     # Tied weights appear under both names in a state dict; the base model says which one is stored.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import sys
 from pathlib import Path
 
@@ -66,3 +67,27 @@ def test_nothing_is_submitted_from_inside_a_job(
     monkeypatch.setenv("SLURM_JOB_ID", "77")
     assert main(["experiment=smoke", "launcher=slurm"]) == 2
     assert "inside the Slurm job 77" in capsys.readouterr().err
+
+
+def test_endpoints_and_a_tracker_that_nobody_listens_at_are_told_together_before_anything_is_queued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (program := tmp_path / "sbatch").write_text("#!/bin/sh\ntouch submitted\n")  # what a submission looks for
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as open_port, socket.create_server(("127.0.0.1", 0)) as closing:
+        heard, closed = (f"http://127.0.0.1:{place.getsockname()[1]}" for place in (open_port, closing))
+        closing.close()
+        words = [
+            *("experiment=smoke", "launcher=slurm", "stages=[probe,select]", "policy=chat", "policy.endpoint.model=m"),
+            *(f"policy.endpoint.base_url={closed}/v1", "user=chat", f"user.endpoint.base_url={heard}/v1"),
+            *("user.endpoint.model=u", f"tracking.uri={closed}"),
+        ]
+        assert main(words) == 2
+    told = capsys.readouterr().err
+    assert "policy.endpoint.base_url: nothing can be reached at " + closed in told and "tracking.uri" in told
+    assert "user.endpoint" not in told and "launcher.check_endpoints=false" in told
+    assert not (tmp_path / "submitted").exists()

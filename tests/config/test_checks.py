@@ -63,7 +63,8 @@ SERVED_REFERENCE = {
 @pytest.mark.parametrize(
     ("changes", "where", "parts"),
     [
-        ({"policy__serve": "vllm"}, "policy.serve", ["chat policies", "local"]),
+        ({"policy__serve": "vllm", "policy__kind": "scripted"}, "policy.serve", ["scripted"]),
+        ({"policy__serve": "vllm", "policy__vllm__model": "w"}, "policy.vllm.model", ["weights of `model`"]),
         ({**SERVED, "policy__vllm__model": None}, "policy.vllm.model", ["no weights"]),
         (
             {**SERVED, "policy__endpoint__base_url": "http://localhost/v1"},

@@ -29,6 +29,7 @@ LEFT_OUT = {
     "curl http://127.0.0.1:8014": "serving/test_proxy.py asks it",
     "tbexp 'stages=[probe,select,report]' tasks=folder tasks.root=DIR policy=chat policy.serve=vllm": "needs a GPU; "
     "serving/test_served_policy.py runs it with a stand-in",
+    "tbexp topology=gpu1": "needs a GPU; serving/test_served_tokens.py runs such a policy with a stand-in",
     "tbexp 'stages=[probe,select,report]' tasks=folder tasks.root=DIR sandbox=openenv": "test_openenv.py runs it",
 }
 

@@ -15,7 +15,7 @@ import pytest
 from tbexp.config.schema import Endpoint, ModelPrice, Sampling
 from tbexp.errors import UserError, WorldError, WorldFailure
 from tbexp.interpret.messages import Message, ToolSpec
-from tbexp.policy import ChatEndpoint, ChatPolicy, OutOfContext, Usage, metered
+from tbexp.policy import ChatEndpoint, ChatPolicy, Generated, OutOfContext, TokenEndpoint, Usage, metered
 from tbexp.policy.endpoint import cost_usd, pause_s
 
 KEY = "sk-planted-0123456789"
@@ -303,3 +303,53 @@ def test_each_attempt_meters_its_own_answers_by_role_also_those_of_tasks_that_it
         first, second = asyncio.run(both())
     assert first == {"user": Usage(10, 6, 4), "judge": Usage(10, 6, 4)}
     assert second == {"user": Usage(30, 18, 12), "judge": Usage(10, 6, 4)}
+
+
+def continued(config: Endpoint, **sampling: Any) -> Generated:
+    async def once() -> Generated:
+        use = TokenEndpoint(config)
+        try:
+            return await use.generate([5, 6], session="s", max_tokens=9, sampling=Sampling(**sampling), seed=3)
+        finally:
+            await use.close()
+
+    return asyncio.run(once())
+
+
+def produced(ids: Any, finish: str = "stop") -> Answer:
+    return 200, {}, {"choices": [{"index": 0, "text": "", "token_ids": ids, "finish_reason": finish}]}
+
+
+def test_a_token_endpoint_takes_and_gives_ids() -> None:
+    with server(lambda number, body: produced([7, 2], "length")) as (url, seen):
+        made = continued(endpoint(url), temperature=0.7, top_p=0.9, top_k=20)
+    assert (made.token_ids, made.logprobs, made.finish) == ([7, 2], None, "length")
+    (asked,) = seen
+    assert asked["_path"] == "/v1/completions" and asked["_key"] == f"Bearer {KEY}"
+    wanted = {"prompt": [5, 6], "max_tokens": 9, "seed": 3, "temperature": 0.7, "top_p": 0.9, "top_k": 20}
+    assert wanted.items() <= asked.items() and asked["return_token_ids"] is True
+
+
+@pytest.mark.parametrize("ids", [None, "7", [7, None], [7, "8"], [True]])
+def test_an_answer_without_token_ids_is_the_worlds_failure(ids: Any) -> None:
+    with server(lambda number, body: produced(ids)) as (url, seen), pytest.raises(WorldError, match="return_token_ids"):
+        continued(endpoint(url, retries=1))
+    assert len(seen) == 2
+
+
+def test_a_prompt_that_the_server_has_no_room_for_is_the_agents_failure() -> None:
+    refused = 400, {}, {"error": {"message": "This model's maximum context length is 8 tokens"}}
+    with server(lambda number, body: refused) as (url, _), pytest.raises(OutOfContext):
+        continued(endpoint(url))
+
+
+def test_requests_leave_no_faster_than_the_rate_limit_allows_further_tries_included() -> None:
+    left: list[float] = []
+
+    def answer(number: int, body: dict[str, Any]) -> Answer:
+        left.append(time.monotonic())
+        return (503, {}, "") if number == 0 else said()
+
+    with server(answer) as (url, seen):
+        ask(endpoint(url, requests_per_minute=600), times=5)
+    assert len(seen) == 6 and max(left) - min(left) > 5 * 0.1 - 0.05

@@ -71,6 +71,29 @@ def test_an_exported_folder_is_the_trained_model_with_the_base_s_files(tmp_path:
     assert weights.fault(tmp_path / "chosen", base) == ""
 
 
+def test_what_the_model_s_class_does_not_load_is_taken_over_and_other_gaps_are_none_of_it(tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file, save_file
+    from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+
+    from tbexp.training.export import export
+
+    torch.manual_seed(0)
+    shape = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 4, "head_dim": 8}
+    linear = {"linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 8}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "linear_value_head_dim": 8}
+    model = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**shape, **linear, **heads))
+    model.save_pretrained(tmp_path / "base")
+    file = tmp_path / "base" / "model.safetensors"
+    save_file({**load_file(file), "mtp.fc.weight": torch.full((2, 2), 3.0)}, file, metadata={"format": "pt"})
+    state = model.state_dict()
+    export(checkpoint(tmp_path, state), tmp_path / "base", tmp_path / "chosen")
+    assert load_file(tmp_path / "chosen" / "model.safetensors")["mtp.fc.weight"].tolist() == [[3.0, 3.0], [3.0, 3.0]]
+    del state["model.norm.weight"]
+    with pytest.raises(ValueError, match=r"lacks 1 weights of the base model, such as model\.norm"):
+        export(checkpoint(tmp_path / "torn", state), tmp_path / "base", tmp_path / "other")
+
+
 @pytest.mark.parametrize("only", [False, True])
 def test_a_lora_checkpoint_is_merged_as_peft_merges_it(tmp_path: Path, base: Path, only: bool) -> None:
     import torch
