@@ -19,7 +19,7 @@ from tbexp.errors import WorldError, WorldFailure
 from tbexp.interpret.messages import Message
 
 NO_PRICES = Prices(name="none", dated="2026-11-01")
-DEAR = Prices(name="dear", dated="today", models={"m": ModelPrice(prompt=1e6, completion=1e6)})
+DEAR = Prices(name="dear", dated="2026-11-01", models={"m": ModelPrice(prompt=1e6, completion=1e6)})
 
 
 @contextmanager
