@@ -30,8 +30,8 @@ TOTAL_CAUTION: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """How the attempts of a policy are priced. `gpu_hours` are of the policy's server. unpriced: roles whose tokens
-    have to be paid for and whose model has no price; any other role without a price costs nothing.
+    """How the attempts of a policy are priced. `gpu_hours` are of the policy's server. unpriced: roles that have to be
+    paid for and whose model has no price, or whose tokens no row holds; any other one without a price costs nothing.
     """
 
     policy: ModelPrice | None = None

@@ -130,7 +130,7 @@ def tell(run: Context, summary: Mapping[str, Any], k: str) -> None:
 def told_cost(cost: Mapping[str, Any]) -> str:
     """US dollars; what is not known is told as a lower bound."""
     if cost["campaign_usd"] is None:
-        return f"at least US$ {cost['at_least_usd']:.2f}: {' and '.join(cost['unpriced'])} without a price"
+        return f"at least US$ {cost['at_least_usd']:.2f}, which is without the {' and the '.join(cost['unpriced'])}"
     text = f"US$ {cost['campaign_usd']:.2f}"
     for key, what in (("per_passed_attempt_usd", "passed attempt"), ("per_reliable_task_usd", "reliable task")):
         value = cost[key]

@@ -33,7 +33,7 @@ def spending_of(config: Config, rows: Sequence[AttemptRow], *, made_elsewhere: b
     unpriced = tuple(
         role
         for role, kind, price in (("user", config.user.kind, user), ("judge", config.judge.kind, judge))
-        if price is None and ((kind == "chat" and not elsewhere) or any(used(role, row) for row in rows))
+        if _unknown(price is not None, kind == "chat", elsewhere, any(used(role, row) for row in rows))
     )
     policy = config.policy
     served = policy.serve == "vllm" and name_of(config) not in models
@@ -44,7 +44,18 @@ def spending_of(config: Config, rows: Sequence[AttemptRow], *, made_elsewhere: b
         )
         return Spending(user=user, judge=judge, gpu_hours=hours, gpu_hour_usd=rate, unpriced=unpriced)
     price = models.get(name_of(config))
-    return None if price is None else Spending(policy=price, user=user, judge=judge, unpriced=unpriced)
+    if price is None:
+        return None
+    if not price.by_attempt and not any(row.prompt_tokens or row.completion_tokens for row in rows):
+        unpriced = ("policy", *unpriced)
+    return Spending(policy=price, user=user, judge=judge, unpriced=unpriced)
+
+
+def _unknown(priced: bool, paid: bool, elsewhere: bool, used: bool) -> bool:
+    """Whether a user's or judge's cost is not known: without a price, or of rows made elsewhere without its tokens."""
+    if not priced:
+        return used or (paid and not elsewhere)
+    return elsewhere and not used
 
 
 def used(role: str, row: AttemptRow) -> int:
@@ -79,6 +90,9 @@ def faults_of(config: Config, spending: Mapping[str, Spending]) -> Iterator[str]
         yield f"there is no cost: the policy has no price; add it: {key_of(needed['policy'])}"
     for role in dict.fromkeys(role for each in spending.values() for role in each.unpriced):
         model = needed.get(role)
+        if model in models:
+            yield f"the cost is not told, for no row holds tokens of the {role}, whose model is {model}"
+            continue
         add = key_of(model) if model else f"{role}=chat {role}.endpoint.model=NAME, and {key_of('NAME')}"
         who = f"the {role}'s model {model}" if model else f"the {role} of the rows"
         yield f"the cost is not told, for {who} has no price; add it: {add}"

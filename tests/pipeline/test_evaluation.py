@@ -78,11 +78,17 @@ def test_the_cost_of_a_user_without_a_price_is_not_claimed_and_the_warning_names
     prices = "prices.models={tiny:{prompt:1.0}}"
     code, said, summary = evaluate(rows, prices)
     assert code == 0 and summary["policies"]["rows"]["cost"]["campaign_usd"] is None
-    assert said.count("for the user of the rows has no price") == 1 and "at least US$ 0.19: user without" in said
+    assert (
+        said.count("for the user of the rows has no price") == 1
+        and "at least US$ 0.19, which is without the user" in said
+    )
     known = ["user=chat", "user.endpoint.base_url=http://localhost/v1", "user.endpoint.model=someone"]
     code, said, summary = evaluate(rows, "prices.models={tiny:{prompt:1.0},someone:{prompt:2.0}}", *known)
     assert code == 0 and "no price" not in said and "not invoices" in said
     assert summary["policies"]["rows"]["cost"]["campaign_usd"] == pytest.approx(192 * 1020 / 1e6)
+    code, said, summary = evaluate(rows_of(4), "prices.models={tiny:{prompt:1.0},someone:{prompt:2.0}}", *known)
+    assert summary["policies"]["rows"]["cost"]["campaign_usd"] is None
+    assert all(f"no row holds tokens of the {who}, whose model is" in said for who in ("policy", "user"))
     code, said, summary = evaluate(rows, "prices.models={tinny:{prompt:1.0}}")
     assert code == 0 and "prices.models names no model of this run (policy tiny); it has tinny" in said
 
