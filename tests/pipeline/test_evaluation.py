@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ def evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     monkeypatch.chdir(tmp_path)
 
     def go(rows: list[Row], *more: str, attempts: int = 4) -> tuple[int, str, Mapping[str, Any]]:
+        shutil.rmtree("run", ignore_errors=True)  # of a finished run nothing that decides its results may change
         Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         words = ["evaluation.rows=[rows.jsonl]", f"evaluation.attempts={attempts}", "evaluation.bootstrap=200"]
         stages = [] if any(word.startswith("stages=") for word in more) else ["stages=[evaluate]"]
