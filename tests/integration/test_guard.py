@@ -77,13 +77,15 @@ def test_the_attempts_are_there_as_rows_of_tb_infer_and_can_be_selected_from(pla
 @pytest.mark.train
 @pytest.mark.parametrize("uid", [UID, COPY])
 def test_a_pool_file_that_holds_one_is_not_trained_on(place: Any, uid: str) -> None:
-    file = place.run_dir / "select" / "train.yaml"
-    whole = file.read_text()
+    file, config = place.run_dir / "select" / "train.yaml", place.run_dir / "config.yaml"
+    whole, settings = file.read_text(), config.read_text()
     file.write_text(whole + f"- {uid}\n")
+    config.unlink()  # a selection that was brought here: of a run's own folder the policy could not change
     try:
         done = place.run("stages=[train]", *SMALL, "policy=local", "policy.limits.tokens=64", program=GUARDED)
     finally:
         file.write_text(whole)
+        config.write_text(settings)
     assert done.returncode == 2, done.stderr
     assert "evaluation only" in done.stderr and uid in done.stderr and "Traceback" not in done.stderr
     assert not list((place.folder / "stages").glob("train/*"))
