@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +40,8 @@ def _composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers_as_before: None) -> None:
     monkeypatch.chdir(tmp_path)
-    root = logging.getLogger()
-    before, level = list(root.handlers), root.level
-    yield
-    for handler in set(root.handlers) - set(before):
-        root.removeHandler(handler)
-        handler.close()
-    root.handlers[:] = before
-    root.setLevel(level)
 
 
 def command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,18 +20,10 @@ ROWS = ["stages=[evaluate]", "evaluation.rows=[e.jsonl]", f"tasks.held_out=[{','
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers_as_before: None) -> None:
     monkeypatch.chdir(tmp_path)
     lines(Path("rows.jsonl"), [(f"task-{n}", k < n) for n in range(9) for k in range(8)])
     lines(Path("e.jsonl"), [(uid, k < 2) for uid in HELD_OUT for k in range(4)])
-    root = logging.getLogger()
-    before, level = list(root.handlers), root.level
-    yield
-    for handler in set(root.handlers) - set(before):
-        root.removeHandler(handler)
-        handler.close()
-    root.handlers[:] = before
-    root.setLevel(level)
 
 
 def lines(file: Path, verdicts: list[tuple[str, bool]]) -> None:
