@@ -6,6 +6,7 @@ to decide stands in `checks.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -69,6 +70,7 @@ class ModelShape(Group):
     kv_heads: Count = 0
     head_dim: Count = 0
     vocabulary: Count = 0
+    tied_embeddings: bool = False  # one matrix is both the embeddings and the head
 
 
 class ModelConfig(Group):
@@ -155,6 +157,8 @@ class Topology(Group):
     micro_batch_tokens: AtLeastOne | None = None  # per device and pass of the trainer; null: one whole conversation
     offload: bool = False  # parameters and optimiser state to host memory while they are not used
     threads: AtLeastOne = 1  # torch threads per process, CPU only
+    # A local training's workers are forked from a process that has imported torch and the like; null: on the CPU only.
+    warm_workers: bool | None = None
     agent_workers: AtLeastOne = 1  # processes that run episodes in training
     gpu_memory_utilization: Share = 0.7  # of vLLM
     gpu_memory_gib: Positive | None = None  # of one GPU, to check that the training fits; null: not checked
@@ -221,7 +225,7 @@ class Endpoint(Group):
     api_key_env: str | None = None  # environment variable that holds the key; null: it needs none
     timeout_s: Positive = 60.0  # of one request
     retries: Count = 5  # further tries of a request that failed in a way that may pass
-    max_concurrency: AtLeastOne = 16  # requests in flight
+    max_concurrency: AtLeastOne = 16  # requests in flight; at a server that tbexp starts as many as attempts, or more
     requests_per_minute: Positive | None = None  # at most, evenly spread, further tries included; null: no limit
     extra_body: dict[str, Any] = Field(default_factory=dict)  # more fields of each request's body
 
@@ -253,8 +257,9 @@ class PolicyConfig(Group):
     limits: Limits = Limits()
     concurrency: AtLeastOne = 64  # attempts in flight
     # vllm: whoever needs the policy starts `vllm serve` here, waits until it is ready, and ends it. For kind=local it
-    # serves the weights of `model` or the trained ones, by token ids: tbexp renders and reads, as in training.
-    serve: Literal["none", "vllm"] = "none"
+    # serves the weights of `model` or the trained ones, by token ids: tbexp renders and reads, as in training. auto:
+    # vllm for kind=local where topology.rollout is vllm, else none.
+    serve: Literal["auto", "none", "vllm"] = "none"
     vllm: VllmServer = VllmServer()  # of that server, or of one that is started by hand behind the endpoint
     spending_cap_usd: Positive | None = None  # of an endpoint: stop (exit 3) when prices say that more was spent
 
@@ -350,6 +355,7 @@ class ReferencePolicy(PolicyConfig):
     kind: Literal["chat", "scripted"] | None = None  # type: ignore[assignment]  # null: there is none
     format: Literal["qwen3_xml", "hermes"] | None = None  # of a server without a tool parser: how calls are written
     endpoint: Endpoint = Endpoint(timeout_s=600.0)
+    serve: Literal["none", "vllm"] = "none"
     sampling: Sampling = Sampling(max_tokens=8192)
     limits: Limits = Limits(actions=100, tokens=106496, generation_seconds=1800.0)
     concurrency: AtLeastOne = 16
@@ -510,3 +516,14 @@ class Config(Group):
     compare: CompareConfig
     parity: ParityConfig
     serve: ServeConfig
+
+    @model_validator(mode="before")
+    @classmethod
+    def _who_generates(cls, values: Any) -> Any:
+        """policy.serve=auto becomes what it means here."""
+        policy = values.get("policy") if isinstance(values, Mapping) else None
+        if not isinstance(policy, Mapping) or policy.get("serve") != "auto":
+            return values
+        topology = values.get("topology")
+        vllm = isinstance(topology, Mapping) and topology.get("rollout") == "vllm" and policy.get("kind") == "local"
+        return {**values, "policy": {**policy, "serve": "vllm" if vllm else "none"}}

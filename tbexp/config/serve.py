@@ -22,6 +22,8 @@ class ServeConfig(Group):
     api_key_env: str | None = None  # environment variable with the upstream's key; no other key is passed on
     # The name that started weights are served by; of an upstream: ready is who lists it; null: any.
     model: str | None = None
-    merge_system: bool = True  # leading system messages are one, for templates that allow one
+    # Leading system messages are joined to one. null: as tbexp joins them for the weights that are served here, only
+    # where their template takes one; for an upstream, whose template is not known, always.
+    merge_system: bool | None = None
     sessions: AtLeastOne = 8  # kind=openenv: episodes at once
     trajectories: bool = False  # kind=openenv: the last observation holds messages, effects and verdict

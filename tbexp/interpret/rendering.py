@@ -162,6 +162,11 @@ class Renderer:
                     self._prefixes.popitem(last=False)
         return whole
 
+    @property
+    def joins_systems(self) -> bool:
+        """Whether several leading system messages become one, since the template takes only one."""
+        return self._must_merge(False)
+
     def _lead(self, messages: Sequence[Message], with_tools: bool) -> Sequence[Message]:
         """The messages, the leading system ones joined by a blank line where the template takes only one."""
         count = next((i for i, m in enumerate(messages) if m.role != "system"), len(messages))

@@ -143,16 +143,24 @@ class Context:
             raise UserError(Problem(f"{folder} is no Hugging Face model folder", "model.path", fix))
         return identity.weights_digest(folder)
 
+    @property
+    def model_place(self) -> Path:
+        """Where the base model's folder is, or will be once it is built."""
+        model = self.config.model
+        if model.kind == "folder":
+            assert model.path is not None
+            return Path(model.path)
+        return self.store / "models" / f"{model.name}-{self.model_key}"
+
     @cached_property
     def model_folder(self) -> Path:
         """The base model's Hugging Face folder; those of the sample domain are built on first use."""
         model = self.config.model
+        folder = self.model_place
         if model.kind == "folder":
-            assert model.path is not None
-            return Path(model.path).resolve()
+            return folder.resolve()
         from tbexp.samples import build_base
 
-        folder = self.store / "models" / f"{model.name}-{self.model_key}"
         bar = self.progress.stage("build base policy", None, "steps")
 
         def show(done: int, total: int, figures: dict[str, float]) -> None:

@@ -39,10 +39,14 @@ def plan(config: Config, run_dir: Path, inputs: Inputs) -> None:
         )
         for policy in (config.policy, config.selection.reference.policy):
             if policy.serve == "vllm":
+                from tbexp.pipeline.policies import server_of_tokens
                 from tbexp.serving.vllm_server import HOST, serve_command
 
-                weights = policy.vllm.model or config.model.path or "MODEL"
-                settings = policy.vllm.model_copy(update={"model": weights})
+                if policy.kind == "local":
+                    weights, settings = base_weights(context), server_of_tokens(policy)
+                else:
+                    weights, settings = policy.vllm.model or config.model.path or "MODEL", policy.vllm
+                settings = settings.model_copy(update={"model": weights})
                 words = serve_command(settings, served_name=policy.endpoint.model or Path(weights).name, host=HOST)
                 progress.say(f"started for the attempts, and ended after them: {shlex.join(words)}")
             elif policy.kind == "chat" and (policy.vllm.model or policy.vllm.tool_call_parser):
@@ -96,6 +100,14 @@ def probe_plan(config: Config, tasks: str) -> str:
         return f"{tasks} x {each}"
     model = reference.policy.endpoint.model
     return f"{tasks} x {reference.attempts} attempts of {model}; then those it solves x {each}"
+
+
+def base_weights(context: Context) -> str:
+    """Where they are or will be; the model's name where what they are built from is missing here."""
+    try:
+        return short_path(context.model_place)
+    except UserError:
+        return context.config.model.name
 
 
 def verl_plan(config: Config, run_dir: Path) -> Iterator[str]:

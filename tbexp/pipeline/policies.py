@@ -69,7 +69,7 @@ class Start:
 def by_vllm(config: Config, folder: Path, renderer: Renderer, how: Start) -> Policy:
     """By token ids: nothing that vLLM could render or read otherwise is left to it."""
     part = config.policy
-    settings = part.vllm.model_copy(update={"tool_call_parser": None, "reasoning_parser": None})
+    settings = server_of_tokens(part)
 
     def asked(endpoint: Endpoint) -> Policy:
         tokens = TokenEndpoint(endpoint)
@@ -77,6 +77,12 @@ def by_vllm(config: Config, folder: Path, renderer: Renderer, how: Start) -> Pol
         return TokenPolicy(renderer, tokens.generate, part.sampling, context, on_close=tokens.close)
 
     return _started(config, part, "policy", settings, str(folder), how, asked)
+
+
+def server_of_tokens(part: PolicyConfig) -> VllmServer:
+    """It parses nothing, and holds all attempts that are in flight at once."""
+    seqs = max(part.vllm.max_num_seqs, part.concurrency)
+    return part.vllm.model_copy(update={"tool_call_parser": None, "reasoning_parser": None, "max_num_seqs": seqs})
 
 
 def chat(config: Config, start: Start) -> Policy:
@@ -140,7 +146,10 @@ def _started(
         where=f"{section}.vllm",
     )
     try:
-        endpoint = part.endpoint.model_copy(update={"base_url": f"{server.url}/v1", "model": name})
+        # It is ours alone: every attempt may ask it at once, and it has the queue.
+        at_once = max(part.endpoint.max_concurrency, part.concurrency)
+        made = {"base_url": f"{server.url}/v1", "model": name, "max_concurrency": at_once}
+        endpoint = part.endpoint.model_copy(update=made)
         return ServedPolicy(asked(endpoint), server)
     except BaseException:
         server.stop()

@@ -66,7 +66,8 @@ def serve_proxy(config: Config, run_dir: Path, progress: Progress) -> None:
             )
             stack.callback(server.stop)
             upstream = Upstream(f"{server.url}/v1", None, name, server.ended)
-        app = proxy_app(upstream, merge_system=wanted.merge_system)
+        merge = joins_systems(config, weights) if wanted.merge_system is None else wanted.merge_system
+        app = proxy_app(upstream, merge_system=merge)
         address = address_of(listening)
         progress.say(
             f"serving {upstream.base_url} at {address}/v1; ready when {address}/readyz says so; Ctrl-C ends it"
@@ -75,6 +76,22 @@ def serve_proxy(config: Config, run_dir: Path, progress: Progress) -> None:
     if end is not None:
         raise WorldFailure(end)
     progress.say("serving has ended")
+
+
+def joins_systems(config: Config, weights: str) -> bool:
+    """Whether a policy with these weights was given its leading system messages as one. weights: a folder, or "" for a
+    server of others.
+    """
+    if not weights or not Path(weights, "tokenizer_config.json").is_file():
+        return True
+    try:
+        from transformers import AutoTokenizer
+    except ImportError:
+        return True
+
+    from tbexp.interpret import Renderer
+
+    return Renderer(AutoTokenizer.from_pretrained(weights), format=config.model.format).joins_systems
 
 
 def serve_tasks(config: Config, progress: Progress) -> None:

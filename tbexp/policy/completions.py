@@ -33,11 +33,13 @@ class TokenEndpoint(ChatEndpoint):
             "max_tokens": max_tokens,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
+            # What is not said has the values of the model's generation_config.json, and training has not.
+            "top_k": max(sampling.top_k, 0),
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
             "seed": seed,
             "return_token_ids": True,
         }
-        if sampling.top_k > 0:
-            body["top_k"] = sampling.top_k
         choice = (await self.complete(body))["choices"][0]
         return Generated(choice["token_ids"], None, "length" if choice.get("finish_reason") == "length" else "stop")
 

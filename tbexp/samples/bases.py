@@ -66,6 +66,11 @@ def build_base(config: ModelConfig, folder: Path, *, device: str = "cpu", progre
         tokenizer.save_pretrained(done)
         done.rename(folder)
         shutil.rmtree(work)
+    if device == "cuda":  # what comes next on this GPU is another process's
+        import torch
+
+        del model
+        torch.cuda.empty_cache()
     return folder
 
 

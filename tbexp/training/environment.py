@@ -17,7 +17,7 @@ from tbexp.training.processes import MARK
 
 TAKEN_AWAY = ("RAY_", "VERL_", "MLFLOW_", "HYDRA_", "WANDB_")
 # Not for the workers of a Ray that is joined: they have its own, so that whoever ends that Ray finds them.
-OF_THIS_MACHINE = ("TMPDIR", "RAY_AUTH_TOKEN_PATH", "PYTHONPATH", MARK)
+OF_THIS_MACHINE = ("TMPDIR", "RAY_AUTH_TOKEN_PATH", "PYTHONPATH", "CUDA_VISIBLE_DEVICES", MARK)
 
 
 def own_variables(config: Config, *, mark: str, temp: Path, metrics_file: Path) -> dict[str, str]:
@@ -36,8 +36,14 @@ def own_variables(config: Config, *, mark: str, temp: Path, metrics_file: Path) 
         "VERL_FILE_LOGGER_PATH": str(metrics_file),
         MARK: mark,
     }
+    if config.topology.device == "cuda":
+        # Asking whether there is a GPU must not start CUDA in the process that warm workers are forked from.
+        own["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     if config.topology.device == "cpu":
+        devices = config.topology.nodes * config.topology.gpus_per_node
         own |= {
+            # No process sees a GPU, and Ray, which wants an id for each logical one, has its ids.
+            "CUDA_VISIBLE_DEVICES": ",".join(["-1"] * devices),
             "VERL_USE_EXTERNAL_MODULES": "tbexp.training.platform_cpu",
             "VERL_PLATFORM": "cpu",
             "VERL_ENGINE_DEVICE": "cuda",

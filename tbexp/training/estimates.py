@@ -38,12 +38,18 @@ class Shape:
     kv_heads: int
     head_dim: int
     vocabulary: int
+    tied_embeddings: bool
     source: str
+
+    @property
+    def embeddings(self) -> float:
+        """Parameters of the embeddings and the head."""
+        return float(self.vocabulary * self.hidden * (1 if self.tied_embeddings else 2))
 
     @property
     def layer(self) -> float:
         """Parameters of one layer: all but the embeddings, divided evenly."""
-        return max(self.parameters - 2 * self.vocabulary * self.hidden, 0.0) / self.layers
+        return max(self.parameters - self.embeddings, 0.0) / self.layers
 
     def kv_bytes(self, tokens: float) -> float:
         """Keys and values of a conversation in bfloat16."""
@@ -52,7 +58,7 @@ class Shape:
 
 def shape_of(config: Config) -> Shape | None:
     """By the model folder's config.json, else by model.shape; None if neither says enough."""
-    if config.model.kind == "folder" and config.model.path is not None:
+    if config.model.path is not None:
         found = of_folder(Path(config.model.path))
         if found is not None:
             return found
@@ -82,6 +88,7 @@ def of_folder(folder: Path) -> Shape | None:
             kv_heads=text.get("num_key_value_heads") or heads,
             head_dim=text.get("head_dim") or text["hidden_size"] // heads,
             vocabulary=text["vocab_size"],
+            tied_embeddings=bool(read.get("tie_word_embeddings", text.get("tie_word_embeddings", False))),
             source=str(folder / "config.json"),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -120,7 +127,8 @@ def tokens_per_gpu(config: Config) -> int:
 
 
 def trainer_memory(config: Config, shape: Shape) -> dict[str, float]:
-    """Bytes on one GPU at the peak of an update, by what they are for; vLLM sleeps then and holds none.
+    """Bytes on one GPU at the peak of an update, by what they are for. With offload vLLM sleeps then and holds none,
+    else its share comes on top.
 
     State: float32 weights, gradients and Adam's two moments, 4 + 4 + 8 bytes a parameter, sharded over all GPUs
     (Rajbhandari et al. 2020, ZeRO, section 3; verl's engine/fsdp.yaml has model_dtype fp32; FSDP keeps no bfloat16
@@ -133,20 +141,12 @@ def trainer_memory(config: Config, shape: Shape) -> dict[str, float]:
     tokens, trained = tokens_per_gpu(config), trained_parameters(config, shape)
     return {
         "weights, gradients and Adam": (4 * shape.parameters + 12 * trained) / world,
-        "gathered layers": 2 * (2 * shape.layer + 2 * shape.vocabulary * shape.hidden) + 4 * shape.layer,
+        "gathered layers": 2 * (2 * shape.layer + shape.embeddings) + 4 * shape.layer,
         "kept between layers": 2.0 * tokens * shape.hidden * shape.layers,
         "the layer under way": 34.0 * tokens * shape.hidden,
         "logits": 3.0 * 4 * CHUNK * shape.vocabulary,
         "CUDA": CONTEXT_BYTES,
     }
-
-
-def resident(config: Config, shape: Shape) -> float:
-    """What the trainer leaves on a GPU while vLLM generates."""
-    if config.topology.offload:
-        return 0.0
-    world = config.topology.nodes * config.topology.gpus_per_node
-    return (4 * shape.parameters + 8 * trained_parameters(config, shape)) / world
 
 
 def rollout_memory(config: Config, shape: Shape) -> tuple[float, float]:
@@ -233,11 +233,10 @@ def problems(config: Config) -> Iterator[Problem]:
             "topology.gpu_memory_gib",
             "more nodes, a larger topology.sequence_parallel, or a smaller model.max_context",
         )
-    stays = resident(config, shape) / GIB
     share = topology.gpu_memory_utilization * size
-    if stays + share > size:
+    if not topology.offload and needed <= size < needed + share:
         yield Problem(
-            f"vLLM takes {share:.1f} GiB of {size:g}, and the trainer keeps {stays:.1f} there",
+            f"vLLM takes {share:.1f} GiB of {size:g} and keeps it, and an update {needed:.1f}",
             "topology.gpu_memory_utilization",
             "topology.offload=true, or lower it",
         )

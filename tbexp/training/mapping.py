@@ -130,7 +130,7 @@ def settings(config: Config, *, model_folder: Path, folder: Path) -> dict[str, A
         "trainer.v1.sampler.custom_sampler.path": "pkg://tbexp.training.refill",
         "trainer.v1.sampler.custom_sampler.name": "RefillingSampler",
         "trainer.v1.sampler.sampler_kwargs": {
-            "poll_interval": 0.05 if cpu else 0.5,
+            "poll_interval": 0.05 if cpu else 0.1,
             "rounds": config.training.refill_rounds,
             "group_size": size,
             "failures": str(folder / "verl" / FAILURES),
@@ -181,6 +181,9 @@ def settings(config: Config, *, model_folder: Path, folder: Path) -> dict[str, A
             f"{actor}.ppo_max_token_len_per_gpu": config.topology.micro_batch_tokens or whole,
             f"{rollout}.name": "vllm",
             f"{rollout}.enforce_eager": config.topology.cuda_graphs == "none",
+            # What stays on the GPU beside the trainer's state need not be given back and taken again at each update;
+            # verl empties vLLM's prefix cache after new weights either way.
+            f"{rollout}.free_cache_engine": config.topology.offload,
         }
         if config.topology.cuda_graphs == "decode":
             graphs = json.dumps({"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"})

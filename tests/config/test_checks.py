@@ -190,6 +190,20 @@ def test_what_cannot_work_is_told_with_its_numbers(changes: dict[str, Any], wher
     assert all(part in str(found[0]) for part in parts), str(found[0])
 
 
+@pytest.mark.parametrize(
+    ("changes", "serve"),
+    [
+        ({}, "none"),
+        ({"topology__device": "cuda", "topology__rollout": "vllm", "topology__dtype": "bfloat16"}, "vllm"),
+        ({"topology__device": "cuda", "topology__rollout": "vllm", "policy__serve": "none"}, "none"),
+        ({"topology__device": "cuda", "topology__rollout": "vllm", "policy__kind": "chat"}, "none"),
+        ({"policy__serve": "vllm"}, "vllm"),
+    ],
+)
+def test_local_weights_are_generated_by_what_generates_in_training(changes: dict[str, Any], serve: str) -> None:
+    assert config(**{"policy__serve": "auto"} | changes).policy.serve == serve
+
+
 def test_a_server_that_is_started_needs_no_address_and_no_name() -> None:
     two = {"selection__reference__policy__vllm__port": 8002}
     assert check(config(**SERVED)) == check(config(**SERVED, **SERVED_REFERENCE, **two)) == []

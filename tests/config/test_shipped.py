@@ -150,12 +150,12 @@ def test_each_sweep_has_several_valid_jobs_and_says_what_it_asks(compose: Compos
 def test_the_sweeps_ask_what_they_say(compose: Composer) -> None:
     configs = {
         name: [validated(plain(compose(job))) for job in jobs_of(compose, [f"+sweep={name}"])]
-        for name in ("thresholds", "group_shape", "random_pool", "probes_per_task")
+        for name in ("thresholds", "group_shape", "selected_vs_random", "probes_per_task")
     }
     assert len(configs["thresholds"]) == 12
     assert {c.group.size * c.group.groups_per_update for c in configs["group_shape"]} == {64}
-    assert {(c.selection.pool, c.selection.seed) for c in configs["random_pool"]} == {
-        (pool, seed) for pool in ("selected", "random") for seed in (1, 2, 3)
+    assert {(c.selection.pool, c.selection.seed) for c in configs["selected_vs_random"]} == {
+        (pool, seed) for pool in ("selected", "random", "all") for seed in range(1, 9)
     }
     assert [c.probe.attempts for c in configs["probes_per_task"]] == [4, 8, 16, 32]
 

@@ -13,10 +13,17 @@ from tbexp.config.compose import opened, plain
 from tbexp.config.folders import conf_folder
 from tbexp.config.schema import Config
 from tbexp.errors import UserError
-from tbexp.pipeline.serving import weights_of
+from tbexp.pipeline.serving import joins_systems, weights_of
 
 with opened(conf_folder()) as compose:
     SHIPPED = plain(compose([]))
+
+ONE_SYSTEM = """{%- for m in messages %}
+{%- if m.role == 'system' and not loop.first %}{{ raise_exception('one') }}{% endif -%}
+<|im_start|>{{ m.role }}
+{{ m.content }}<|im_end|>
+{% endfor -%}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
 
 
 def config(**groups: dict[str, Any]) -> Config:
@@ -61,3 +68,22 @@ def test_without_weights_the_ways_out_are_told(tmp_path: Path) -> None:
         weights_of(config(), tmp_path)
     (problem,) = wrong.value.problems
     assert problem.where == "policy.vllm.model" and "serve.upstream" in problem.fix
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(("template", "joined"), [(None, False), (ONE_SYSTEM, True)])
+def test_clients_are_joined_the_system_messages_that_the_policy_was_given_as_one(
+    tmp_path: Path, template: str | None, joined: bool
+) -> None:
+    pytest.importorskip("transformers")
+    from tbexp.samples.tiny_words import make_tokenizer
+
+    tokenizer = make_tokenizer()
+    if template is not None:
+        tokenizer.chat_template = template
+    tokenizer.save_pretrained(tmp_path)
+    assert joins_systems(config(), str(tmp_path)) is joined
+
+
+def test_of_a_server_of_others_nothing_is_known_so_they_are_joined() -> None:
+    assert joins_systems(config(), "") is joins_systems(config(), "org/name") is True

@@ -330,6 +330,12 @@ def test_a_token_endpoint_takes_and_gives_ids() -> None:
     assert wanted.items() <= asked.items() and asked["return_token_ids"] is True
 
 
+def test_what_a_models_own_generation_config_would_set_is_turned_off() -> None:
+    with server(lambda number, body: produced([7])) as (url, seen):
+        continued(endpoint(url))
+    assert {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}.items() <= seen[0].items()
+
+
 @pytest.mark.parametrize("ids", [None, "7", [7, None], [7, "8"], [True]])
 def test_an_answer_without_token_ids_is_the_worlds_failure(ids: Any) -> None:
     with server(lambda number, body: produced(ids)) as (url, seen), pytest.raises(WorldError, match="return_token_ids"):
