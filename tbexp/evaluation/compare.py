@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tbexp.evaluation.intervals import Floats, Resampling
+from tbexp.evaluation.intervals import Floats, Resampling, paired_share_interval
 
 
 def mcnemar_exact(gained: int, lost: int) -> float:
@@ -24,7 +24,9 @@ def mcnemar_exact(gained: int, lost: int) -> float:
 def paired_difference(
     before: ArrayLike, after: ArrayLike, *, samples: int = 2000, seed: int = 7
 ) -> tuple[float, float, float]:
-    """(difference, low, high) of the means of per-task values, bootstrap over tasks. T values, or T x seeds."""
+    """(difference, low, high) of the means of per-task values, bootstrap over tasks. T values, or T x seeds. Not for
+    shares of tasks, whose interval is `intervals.paired_share_interval`.
+    """
     old, new = np.asarray(before, dtype=np.float64), np.asarray(after, dtype=np.float64)
     if len(old) != len(new):
         raise ValueError("values of the same tasks are compared")
@@ -56,7 +58,7 @@ class TaskCounts:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A difference of shares, second minus first, with its 95% interval over tasks; the tasks that it is a mean of."""
+    """A difference, second minus first, with its 95% interval over tasks; the tasks that it is a mean of."""
 
     value: float
     low: float | None
@@ -84,7 +86,9 @@ class Pairing:
 
 
 def pair(first: TaskCounts, second: TaskCounts, *, samples: int = 2000, seed: int = 7) -> Pairing:
-    """Tests `second` against `first` over the tasks that they share."""
+    """Tests `second` against `first` over the tasks that they share. The difference in pass@1 has an interval by
+    bootstrap, that in k of k Tango's (`intervals.paired_share_interval`).
+    """
     both = sorted(first.counts.keys() & second.counts.keys())
     changed = tuple(
         uid
@@ -103,9 +107,9 @@ def pair(first: TaskCounts, second: TaskCounts, *, samples: int = 2000, seed: in
         k = first.attempts
         whole = [uid for uid in shared if first.counts[uid][0] == second.counts[uid][0] == k]
         was, now = ([side.counts[uid][1] == k for uid in whole] for side in (first, second))
-        every = _change(was, now, samples, seed)
         gained = tuple(uid for uid, before, after in zip(whole, was, now, strict=True) if after and not before)
         lost = tuple(uid for uid, before, after in zip(whole, was, now, strict=True) if before and not after)
+        every = _change_of_share(len(gained), len(lost), len(whole))
         p = mcnemar_exact(len(gained), len(lost)) if whole else None
     return Pairing(
         attempts=(first.attempts, second.attempts),
@@ -137,3 +141,11 @@ def _change(before: Sequence[float], after: Sequence[float], samples: int, seed:
     value, low, high = paired_difference(before, after, samples=samples, seed=seed)
     # Where all tasks changed alike, or none did, a bootstrap gives a point, which would look certain.
     return Change(value, low, high, len(before)) if low < high else Change(value, None, None, len(before))
+
+
+def _change_of_share(gained: int, lost: int, tasks: int) -> Change | None:
+    if not tasks:
+        return None
+    # One task says nothing about others.
+    low, high = paired_share_interval(gained, lost, tasks) if tasks > 1 else (None, None)
+    return Change((gained - lost) / tasks, low, high, tasks)

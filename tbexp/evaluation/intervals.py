@@ -1,10 +1,14 @@
 """95% intervals, each for its own question.
 
-Over tasks (`low`, `high`): what if the tasks had been other ones of the same kind? Bootstrap over tasks: percentiles
-of the mean under multinomial weights. All attempts (and seeds) of a task stay together. A share of tasks (passed once,
-every time) is a count of tasks, and has Jeffreys' interval of one: of a small share of a few dozen tasks the
-percentiles cover too seldom (48 tasks, share 0.075: 87.5% by their exact distribution, Jeffreys 95.1%). Same tasks
-(`fixed_low`, `fixed_high`): what if the same tasks were attempted again? Normal, from each task's binomial variance.
+Over tasks (`low`, `high`): what if the tasks had been other ones of the same kind? Of a mean (pass@1, a difference of
+two): bootstrap over tasks, percentiles of the mean under multinomial weights. All attempts (and seeds) of a task stay
+together. The percentiles lie further out than 2.5 and 97.5 where tasks are few, as a t distribution does beside a
+normal one, since a bootstrap of n tasks makes their spread too small by sqrt((n-1)/n) (the expanded percentile
+interval of Hesterberg 2015, The American Statistician 69:371). Of a share of tasks (passed once, every time), which is
+a count of tasks: Jeffreys' interval; of a small share of a few dozen tasks the percentiles cover too seldom (48 tasks,
+share 0.075: 87.5% by their exact distribution, Jeffreys 95.1%). Of a difference of two such shares on the same tasks:
+Tango's score interval. Same tasks (`fixed_low`, `fixed_high`): what if the same tasks were attempted again? Normal, from
+each task's binomial variance.
 
 Tasks of equal counts are exchangeable, so weights are drawn for the distinct counts, multinomial with their
 frequencies: the same distribution at the price of a few hundred columns instead of one per task.
@@ -12,6 +16,7 @@ frequencies: the same distribution at the price of a few hundred columns instead
 
 from __future__ import annotations
 
+import math
 import zlib
 from dataclasses import dataclass
 
@@ -57,7 +62,8 @@ class Resampling:
         for start in range(0, self.samples, block):
             weights = rng.multinomial(total, share, size=min(block, self.samples - start))
             means.append(_ratio(weights.astype(np.float64), values))
-        low, high = _percentiles(np.concatenate(means))
+        known = self.sizes @ ~np.isnan(values)
+        low, high = _percentiles(np.concatenate(means), expanded(known))
         return low, high
 
 
@@ -74,13 +80,24 @@ def _ratio(weights: Floats, values: Floats) -> Floats:
     return means
 
 
-def _percentiles(means: Floats) -> Floats:
-    """2.5 and 97.5 percentile per column, NaN left out: 2 x M. Linear interpolation, as np.percentile, by one sort."""
+def expanded(tasks: NDArray[np.int64]) -> Floats:
+    """The lower percentile, as a share, of an interval over so many tasks (Hesterberg 2015); 2.5% of one or none."""
+    from scipy.special import ndtr, stdtrit
+
+    n = np.maximum(tasks, 2).astype(np.float64)
+    level: Floats = np.where(tasks > 1, ndtr(-np.sqrt(n / (n - 1)) * stdtrit(n - 1, 0.975)), 0.025)
+    return level
+
+
+def _percentiles(means: Floats, tail: Floats) -> Floats:
+    """The percentiles `tail` and 1 - `tail` (M) per column, NaN left out: 2 x M. Linear interpolation, as
+    np.percentile, by one sort.
+    """
     ordered = np.sort(means, axis=0)  # NaN last
     count = (~np.isnan(means)).sum(axis=0)
     columns = np.arange(means.shape[1])
     result = np.full((2, means.shape[1]), np.nan)
-    for row, q in enumerate((0.025, 0.975)):
+    for row, q in enumerate((tail, 1 - tail)):
         place = np.maximum(count - 1, 0) * q
         below = np.floor(place).astype(np.int64)
         above = np.minimum(below + 1, np.maximum(count - 1, 0))
@@ -95,6 +112,39 @@ def share_interval(yes: float, total: float) -> tuple[float, float]:
 
     low, high = betaincinv(yes + 0.5, total - yes + 0.5, [0.025, 0.975])
     return (0.0 if yes == 0 else float(low)), (1.0 if yes == total else float(high))
+
+
+def paired_share_interval(gained: int, lost: int, total: int) -> tuple[float, float]:
+    """95% interval of the difference of two shares of the same tasks, (gained - lost)/total.
+
+    gained, lost: tasks that count in the second share alone, in the first alone. The score interval of Tango (1998,
+    Statistics in Medicine 17:891): the differences that the score test does not reject, which at 0 is McNemar's test
+    without a correction. It is an interval also where no task changed, or all changed alike, of which a bootstrap
+    makes a point. ValueError without tasks.
+    """
+    if total < 1 or gained + lost > total:
+        raise ValueError(f"{gained} gained and {lost} lost of {total} tasks")
+    return _least_difference(gained, lost, total), -_least_difference(lost, gained, total)
+
+
+def _least_difference(gained: int, lost: int, total: int) -> float:
+    """The smallest difference that is not rejected: where the score falls to the normal quantile, by bisection."""
+    low, high = -1.0, (gained - lost) / total
+    for _ in range(60):
+        middle = (low + high) / 2
+        rejected = _score(middle, gained, lost, total) > _Z
+        low, high = (middle, high) if rejected else (low, middle)
+    return low
+
+
+def _score(difference: float, gained: int, lost: int, total: int) -> float:
+    """Tango's statistic of a difference below the observed one, with the likeliest share of lost tasks under it."""
+    linear = (2 * total - gained + lost) * difference - gained - lost
+    constant = -lost * difference * (1 - difference)
+    share_lost = (math.sqrt(max(0.0, linear * linear - 8 * total * constant)) - linear) / (4 * total)
+    variance = total * (2 * share_lost + difference * (1 - difference))
+    distance = gained - lost - total * difference
+    return distance / math.sqrt(variance) if variance > 0 else math.inf if distance > 0 else 0.0
 
 
 def fixed_tasks_interval(n: Floats, c: Floats) -> tuple[float, float]:

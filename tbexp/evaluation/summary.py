@@ -21,6 +21,7 @@ from tbexp.evaluation.intervals import (
     Floats,
     Resampling,
     fixed_tasks_interval,
+    paired_share_interval,
     share_interval,
     task_rate_lower_bound,
 )
@@ -204,10 +205,10 @@ class _Part:
         values = self.values[name]
         mean = self.resampling.mean(values)
         low, high = self._interval(values)
-        for column in np.flatnonzero(((values == 0.0) | (values == 1.0) | np.isnan(values)).all(axis=0)):
+        for column in _shares(values):
             known = ~np.isnan(values[:, column])
             sizes = self.resampling.sizes[known]
-            if sizes.sum() > 1:  # a share of tasks: a count, whatever k it is of
+            if sizes.sum() > 1:
                 low[column], high[column] = share_interval(float(values[known, column] @ sizes), float(sizes.sum()))
         bare = [_figure(*triple) for triple in zip(mean.tolist(), low.tolist(), high.tolist(), strict=True)]
         k = self.attempts
@@ -247,10 +248,17 @@ class _Part:
         return figures
 
     def difference(self, first: str, second: str) -> dict[str, Any]:
-        """Second minus first on the same tasks, under the same weights."""
+        """Second minus first on the same tasks, under the same weights; of shares of tasks by their counts."""
         values = self.values[second] - self.values[first]
         mean = self.resampling.mean(values)
         low, high = self._interval(values)
+        for column in _shares(self.values[first]) & _shares(self.values[second]):
+            gained, lost, total = (
+                int(self.resampling.sizes[which].sum())
+                for which in (values[:, column] > 0, values[:, column] < 0, ~np.isnan(values[:, column]))
+            )
+            if total > 1:
+                low[column], high[column] = paired_share_interval(gained, lost, total)
         bare = [_figure(*triple) for triple in zip(mean.tolist(), low.tolist(), high.tolist(), strict=True)]
         return {
             "pass_at_1": bare[0],
@@ -263,6 +271,11 @@ class _Part:
         """The block-th run of len(ks) figures after the three single ones."""
         start = 3 + block * len(self.ks)
         return {str(k): bare[start + i] for i, k in enumerate(self.ks)}
+
+
+def _shares(values: Floats) -> set[int]:
+    """The columns of G x M values that are shares of tasks, so counts, whatever k they are of."""
+    return set(np.flatnonzero(((values == 0.0) | (values == 1.0) | np.isnan(values)).all(axis=0)).tolist())
 
 
 def _figure(value: float, low: float, high: float) -> dict[str, float]:

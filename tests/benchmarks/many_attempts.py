@@ -95,13 +95,23 @@ def campaign(
     tasks: Sequence[Task], attempts: int, at_once: int, look_at: Sequence[int], folder: Path
 ) -> tuple[Watching, dict[str, int], int]:
     """The policy with what it saw, system errors by kind, and how many attempts passed."""
+    policy = Watching(tasks, look_at)
+    errors = played(policy, tasks, attempts, at_once, folder)
+    with AttemptStore(folder, read_only=True) as store:
+        passed = sum(row.passed is True for row in store.rows())
+    return policy, errors, passed
+
+
+def played(
+    policy: ScriptedPolicy, tasks: Sequence[Task], attempts: int, at_once: int, folder: Path, *, kind: str = "prefork"
+) -> dict[str, int]:
+    """Fills the store in `folder`; what is there is kept. System errors by kind. kind: of the sandbox."""
     with opened(conf_folder()) as compose:
         values: dict[str, Any] = plain(compose([]))
     values["policy"]["concurrency"] = at_once
     values["sandbox"]["max_sessions"] = at_once
-    values["sandbox"] |= {"start_timeout_s": 600.0, "call_timeout_s": 600.0, "grade_timeout_s": 600.0}
+    values["sandbox"] |= {"kind": kind, "start_timeout_s": 600.0, "call_timeout_s": 600.0, "grade_timeout_s": 600.0}
     servers = read_servers(data_root() / "servers" / "servers.yaml", python=sys.executable)
-    policy = Watching(tasks, look_at)
     with Progress(io.StringIO()) as progress:
         bar = progress.stage("probe", None, "attempts")
         result = run_campaign(
@@ -109,9 +119,7 @@ def campaign(
             tasks=tasks, wanted=FixedNumber([task.uid for task in tasks], attempts), retries=0, servers=servers,
             policy=policy, folder=folder, bar=bar,
         )  # fmt: skip
-    with AttemptStore(folder, read_only=True) as store:
-        passed = sum(row.passed is True for row in store.rows())
-    return policy, dict(result.errors), passed
+    return dict(result.errors)
 
 
 def main() -> int:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tbexp.evaluation import TaskCounts, holm, mcnemar_exact, pair
+from tbexp.evaluation.intervals import paired_share_interval
 
 COUNTS = st.dictionaries(st.sampled_from("abcdefgh"), st.tuples(st.just(4), st.integers(0, 4)), min_size=1)
 
@@ -47,10 +48,36 @@ def test_without_a_shared_task_nothing_is_compared() -> None:
     assert (found.pass_at_1, found.every, found.p, found.same_counts) == (None, None, None, False)
 
 
-def test_no_changed_task_has_no_interval() -> None:
+def test_no_changed_task_leaves_k_of_k_an_interval_around_0_and_one_task_none() -> None:
     found = pair(counts({"a": (4, 4), "b": (4, 0)}), counts({"a": (4, 4), "b": (4, 2)}))
-    assert found.every is not None and (found.every.low, found.every.high) == (None, None)
+    assert found.every is not None and (found.every.low, found.every.high) == paired_share_interval(0, 0, 2)
     assert found.p == 1.0 and not found.same_counts
+    alone = pair(counts({"a": (4, 4)}), counts({"a": (4, 0)})).every
+    assert alone is not None and (alone.value, alone.low, alone.high) == (-1.0, None, None)
+
+
+def test_the_interval_of_a_difference_of_shares_is_tango_s() -> None:
+    """The airway data of Bentur et al. 2009, as Fagerland, Lydersen and Laake (2014) analyse them: 1 and 7 of 21."""
+    assert paired_share_interval(1, 7, 21) == pytest.approx((-0.517, -0.026), abs=5e-4)
+
+
+@given(st.integers(0, 60), st.integers(0, 60), st.integers(1, 120))
+def test_the_interval_of_a_difference_of_shares_says_what_mcnemar_s_test_says(gained: int, lost: int, more: int) -> None:
+    total = gained + lost + more - 1
+    if not total:
+        return
+    low, high = paired_share_interval(gained, lost, total)
+    assert -1 <= low <= (gained - lost) / total <= high <= 1 and low < high
+    assert paired_share_interval(lost, gained, total) == (-high, -low)
+    statistic = (gained - lost) ** 2 / max(gained + lost, 1)
+    if abs(statistic - 1.959963984540054**2) > 1e-6:
+        assert (low > 0 or high < 0) == (statistic > 1.959963984540054**2)
+
+
+@pytest.mark.parametrize(("gained", "lost", "total"), [(0, 0, 0), (2, 2, 3)])
+def test_a_difference_of_shares_needs_tasks(gained: int, lost: int, total: int) -> None:
+    with pytest.raises(ValueError, match="tasks"):
+        paired_share_interval(gained, lost, total)
 
 
 @given(COUNTS, COUNTS)

@@ -24,6 +24,8 @@ LEFT_OUT = {
     "python tests/benchmarks/replay_benchmark.py": "needs the benchmark's data",
     "python tests/benchmarks/bench_sandbox.py": "needs the benchmark's data, and takes an hour",
     "python tests/benchmarks/many_attempts.py": "takes minutes; test_many_attempts.py runs it",
+    "python tests/benchmarks/bench_attempts.py": "takes minutes; test_many_attempts.py runs a small form of it",
+    "python tests/benchmarks/killed_attempts.py": "takes minutes; test_many_attempts.py runs a small form of it",
     "python -m tbexp stages=[evaluate] evaluation.rows=[rows.jsonl]": "test_evaluation.py runs it on such rows",
     "tbexp 'stages=[serve]'": "serving/test_serve.py and test_openenv.py run it",
     "tbexp experiment=q38_rlft launcher=slurm launcher.partition": "needs a cluster; test_slurm.py submits to one",

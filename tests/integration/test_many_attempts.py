@@ -65,3 +65,20 @@ def test_attempts_leave_no_open_file_and_no_memory_behind(tmp_path: Path) -> Non
     # Rows are kept in memory: 160 of them are well below this. 16 sessions hold up to 4 files each.
     assert max(b - a for a, b in zip(early["mib"], late["mib"], strict=True)) < 2
     assert max(b - a for a, b in zip(early["files"], late["files"], strict=True)) <= 16 * 4
+
+
+def test_a_campaign_killed_five_times_and_resumed_comes_to_the_same_aggregate_and_the_same_rows() -> None:
+    words = ["--tasks", "24", "--attempts", "8", "--kills", "5", "--at-once", "8"]
+    script = SCRIPT.with_name("killed_attempts.py")
+    done = subprocess.run([sys.executable, str(script), *words], capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("killed at") == 5 and "192 attempts with a verdict in 192 rows" in done.stdout
+    assert "the same aggregate and the same rows" in done.stdout
+
+
+def test_forked_attempts_and_those_with_a_process_each_are_compared_in_one_run() -> None:
+    words = ["--blocks", "1", "--attempts", "40", "--by-process", "4", "--at-once", "4"]
+    script = SCRIPT.with_name("bench_attempts.py")
+    done = subprocess.run([sys.executable, str(script), *words], capture_output=True, text=True, timeout=600)
+    assert done.returncode in (0, 1), done.stderr  # so few attempts are mostly the start of the launcher and the grader
+    assert "attempts without a pass: 0" in done.stdout and done.stdout.count("attempts a second (blocks") == 2
