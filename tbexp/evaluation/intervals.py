@@ -7,8 +7,8 @@ normal one, since a bootstrap of n tasks makes their spread too small by sqrt((n
 interval of Hesterberg 2015, The American Statistician 69:371). Of a share of tasks (passed once, every time), which is
 a count of tasks: Jeffreys' interval; of a small share of a few dozen tasks the percentiles cover too seldom (48 tasks,
 share 0.075: 87.5% by their exact distribution, Jeffreys 95.1%). Of a difference of two such shares on the same tasks:
-Tango's score interval. Same tasks (`fixed_low`, `fixed_high`): what if the same tasks were attempted again? Normal, from
-each task's binomial variance.
+Tango's score interval. Same tasks (`fixed_low`, `fixed_high`): what if the same tasks were attempted again? Normal,
+from each task's binomial variance.
 
 Tasks of equal counts are exchangeable, so weights are drawn for the distinct counts, multinomial with their
 frequencies: the same distribution at the price of a few hundred columns instead of one per task.
@@ -52,19 +52,44 @@ class Resampling:
         mean: Floats = _ratio(self.sizes[None, :].astype(np.float64), values)[0]
         return mean
 
-    def interval(self, values: Floats) -> tuple[Floats, Floats]:
-        """95% interval over tasks of the means of G x M values: two arrays of M."""
+    def interval(self, values: Floats, mass: Floats | None = None) -> tuple[Floats, Floats]:
+        """95% interval over tasks of the means of G x M values: two arrays of M. mass: G; how much of its value a task
+        counts for, its attempts say, where the figure is one of all attempts together.
+        """
         rng = np.random.default_rng(self.seed)
         share = self.sizes / self.sizes.sum()
         total = int(self.sizes.sum())
         block = max(1, _BLOCK // len(share))
         means = []
         for start in range(0, self.samples, block):
-            weights = rng.multinomial(total, share, size=min(block, self.samples - start))
-            means.append(_ratio(weights.astype(np.float64), values))
+            weights = rng.multinomial(total, share, size=min(block, self.samples - start)).astype(np.float64)
+            means.append(_ratio(weights if mass is None else weights * mass, values))
         known = self.sizes @ ~np.isnan(values)
         low, high = _percentiles(np.concatenate(means), expanded(known))
         return low, high
+
+
+def share_of_attempts(
+    part: NDArray[np.int64], whole: NDArray[np.int64], *, samples: int, seed: int
+) -> tuple[float, float, float] | None:
+    """(share, low, high) of all attempts together, interval over tasks. part, whole: attempts of each of T tasks.
+
+    None where there is no attempt; NaN bounds where only one task has any. Where all or none of each task's attempts
+    count, the share is bounded by that of the tasks, with Jeffreys' interval.
+    """
+    used = whole > 0
+    part, whole = part[used], whole[used]
+    if not whole.size:
+        return None
+    share = float(part.sum() / whole.sum())
+    if whole.size < 2:
+        return share, float("nan"), float("nan")
+    if ((part == 0) | (part == whole)).all():
+        return share, *share_interval(share * whole.size, float(whole.size))
+    resampling = Resampling.of(np.stack([part, whole], axis=1), samples=samples, seed=seed, label="share of attempts")
+    mass = resampling.columns[:, 1].astype(np.float64)
+    low, high = resampling.interval((resampling.columns[:, 0] / mass)[:, None], mass)
+    return share, float(low[0]), float(high[0])
 
 
 def _ratio(weights: Floats, values: Floats) -> Floats:
@@ -161,6 +186,22 @@ def fixed_tasks_interval(n: Floats, c: Floats) -> tuple[float, float]:
     if error == 0.0:
         return share_interval(float(c.sum()), float(n.sum())) if mean in (0.0, 1.0) else (mean, mean)
     return max(0.0, mean - _Z * error), min(1.0, mean + _Z * error)
+
+
+def fixed_tasks_every_time_interval(n: Floats, c: Floats, attempts: int, share: float) -> tuple[float, float]:
+    """95% interval of the share of tasks that pass all of `attempts` if the same tasks were attempted again.
+
+    n, c: attempts and passes of T tasks, n a multiple of `attempts` (one set of them for each seed). Normal around the
+    observed share. A task's chance of passing every time is the mean of rate**attempts under the Jeffreys posterior of
+    its rate, so that a task that did pass every time is not taken for sure: the interval rather covers too often.
+    """
+    from scipy.special import betaln
+
+    if not n.size:
+        return float("nan"), float("nan")
+    chance = np.exp(betaln(c + 0.5 + attempts, n - c + 0.5) - betaln(c + 0.5, n - c + 0.5))
+    error = float(np.sqrt((chance * (1 - chance) * attempts / n).sum())) / n.size
+    return max(0.0, share - _Z * error), min(1.0, share + _Z * error)
 
 
 def task_rate_lower_bound(attempts: int) -> float:

@@ -20,9 +20,11 @@ from tbexp.evaluation.cost import Spending, cost_of
 from tbexp.evaluation.intervals import (
     Floats,
     Resampling,
+    fixed_tasks_every_time_interval,
     fixed_tasks_interval,
     paired_share_interval,
     share_interval,
+    share_of_attempts,
     task_rate_lower_bound,
 )
 from tbexp.evaluation.metrics import (
@@ -86,7 +88,7 @@ def summarise(
             "partial": any(run.missing for run in runs),
             **whole.figures(name),
             **{key: {label: part.figures(name) for label, part in by.items()} for key, by in parts.items()},
-            **_counts(runs),
+            **_counts(runs, settings),
             "passed_by_task": dict(zip(uids, np.stack([run.passed for run in runs], axis=1).tolist(), strict=True)),
             "cost": None if spending is None or name not in spending else cost_of(runs, attempts, spending[name]),
         }
@@ -217,6 +219,8 @@ class _Part:
         n = self.columns[:, starts].astype(np.float64)
         c = self.columns[:, [s + 1 for s in starts]].astype(np.float64)
         fixed = fixed_tasks_interval(n.sum(axis=1), c.sum(axis=1))
+        complete = ~np.isnan(values[self.resampling.which, 2])
+        again = fixed_tasks_every_time_interval(n.sum(axis=1)[complete], c.sum(axis=1)[complete], k, float(mean[2]))
         every = [int(((n[:, s] == k) & (c[:, s] == k)).sum()) for s in range(len(starts))]
         once = [int((c[:, s] > 0).sum()) for s in range(len(starts))]
         figures: dict[str, Any] = {
@@ -227,6 +231,8 @@ class _Part:
             "passed_at_least_once": {**bare[1], "tasks": _mean(once)},
             "observed_all_k": {
                 **bare[2],
+                "fixed_low": again[0],
+                "fixed_high": again[1],
                 "tasks": _mean(every),
                 "complete_tasks": _mean([int((n[:, s] == k).sum()) for s in range(len(starts))]),
                 "attempts": k,
@@ -295,21 +301,22 @@ def _coverage(runs: Sequence[Tally]) -> dict[str, Any]:
     return {**total, "share": total["clean"] / max(total["expected"], 1), "complete": total["missing"] == 0}
 
 
-def _counts(runs: Sequence[Tally]) -> dict[str, Any]:
+def _counts(runs: Sequence[Tally], settings: Evaluation) -> dict[str, Any]:
     clean = sum(int(run.clean.sum()) for run in runs)
     passed = sum(int(run.passed.sum()) for run in runs)
     retried, retried_passed = sum(r.retried for r in runs), sum(r.retried_passed for r in runs)
     judged = sum(run.judged for run in runs)
-    told, claimed = sum(run.told for run in runs), sum(run.claimed for run in runs)
-    falsely = sum(run.claimed_falsely for run in runs)
+    told, claimed, falsely = (
+        np.sum([getattr(run, name) for run in runs], axis=0) for name in ("told", "claimed", "claimed_falsely")
+    )
     return {
         "first_try": {"attempts": clean - retried, "pass_rate": _share(passed - retried_passed, clean - retried)},
         "retried": {"attempts": retried, "pass_rate": _share(retried_passed, retried)},
         "claimed_success": {
-            "attempts": claimed,
-            "failed": falsely,
-            "share": _share(falsely, told),  # of all attempts whose end is known
-            "share_of_claims": _share(falsely, claimed),
+            "attempts": int(claimed.sum()),
+            "failed": int(falsely.sum()),
+            **_share_of_attempts("share", falsely, told, settings),  # of all attempts whose end is known
+            **_share_of_attempts("share_of_claims", falsely, claimed, settings),
         },
         "judged_share": _share(judged, clean),
         "judged_by_code_share": _share(clean - judged, clean),
@@ -320,6 +327,14 @@ def _counts(runs: Sequence[Tally]) -> dict[str, Any]:
         "tokens": _summed(run.tokens for run in runs),
         "attempt_seconds": sum(run.seconds for run in runs),
     }
+
+
+def _share_of_attempts(
+    name: str, part: NDArray[np.int64], whole: NDArray[np.int64], settings: Evaluation
+) -> dict[str, float | None]:
+    """{name, name_low, name_high}."""
+    found = share_of_attempts(part, whole, samples=settings.bootstrap, seed=settings.seed) or (None, None, None)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), found, strict=True))
 
 
 def _share(part: int, whole: int) -> float | None:

@@ -44,9 +44,9 @@ class Tally:
     system_errors: int  # attempts that have system errors only
     retried: int  # clean attempts that needed more than one try: by their own count, or by the rows of failed tries
     retried_passed: int
-    told: int  # clean attempts of which it is known how they ended
-    claimed: int  # those that the agent itself ended, see CLAIMS
-    claimed_falsely: int  # of these the ones that the check failed
+    told: NDArray[np.int64]  # clean attempts of which it is known how they ended, of each task as all three
+    claimed: NDArray[np.int64]  # those that the agent itself ended, see CLAIMS
+    claimed_falsely: NDArray[np.int64]  # of these the ones that the check failed
     judged: int  # clean attempts whose verdict needed a judge
     searches: frozenset[str]  # knowledge searches of the clean attempts: embedded, external
     tokens: Mapping[str, int]
@@ -93,6 +93,12 @@ def tally(rows: Sequence[AttemptRow], uids: Sequence[str], attempts: int, *, nam
     failed = np.bincount(key[state < 0], minlength=len(uids) * attempts) > 0
     n = np.bincount(place[clean], minlength=len(uids))
     c = np.bincount(place[clean], weights=state[clean], minlength=len(uids)).astype(np.int64)
+    known = np.array([bool(row.finish_reason) for row in kept], dtype=bool)
+    claims = np.array([row.finish_reason in CLAIMS for row in kept], dtype=bool)
+    told, claimed, falsely = (
+        np.bincount(place[clean][which], minlength=len(uids)).astype(np.int64)
+        for which in (known, claims, claims & (state[clean] == 0))
+    )
     made_good = failed[key[clean]].tolist()
     retried = [row for row, again in zip(kept, made_good, strict=True) if again or row.tries > 1]
     return Tally(
@@ -104,9 +110,9 @@ def tally(rows: Sequence[AttemptRow], uids: Sequence[str], attempts: int, *, nam
         system_errors=int((failed & (times == 0)).sum()),
         retried=len(retried),
         retried_passed=sum(bool(row.passed) for row in retried),
-        told=sum([bool(row.finish_reason) for row in kept]),
-        claimed=sum([row.finish_reason in CLAIMS for row in kept]),
-        claimed_falsely=sum([row.finish_reason in CLAIMS and not row.passed for row in kept]),
+        told=told,
+        claimed=claimed,
+        claimed_falsely=falsely,
         judged=sum([row.judged for row in kept]),
         searches=frozenset(row.search for row in kept if row.search),
         tokens={field: sum(map(attrgetter(field), rows)) for field in _TOKENS},

@@ -107,7 +107,7 @@ def tell(run: Context, summary: Mapping[str, Any], k: str) -> None:
         if (agg := found.get("tb_agg")) is not None:
             run.results.append((f"tb agg {name}", told_agg(agg)))
     claims = {name: found["claimed_success"] for name, found in policies.items()}
-    told = [f"{name} {each['share']:.1%}" for name, each in claims.items() if each["share"] is not None]
+    told = [f"{name} {percent(share_of(each))}" for name, each in claims.items() if each["share"] is not None]
     if told:
         run.results.append(("claimed, not done", f"{', '.join(told)} of attempts"))
     if any(found["search"] == "embedded" for found in policies.values()):
@@ -250,7 +250,8 @@ def evaluation_metrics(found: Mapping[str, Any], k: str, *, prefix: str) -> dict
         for side in ("low", "high"):
             values[f"{prefix}/{name}_{side}"] = figure.get(side)
     values[f"{prefix}/tasks_passed_every_time"] = found["observed_all_k"]["tasks"]
-    values[f"{prefix}/claimed_not_done"] = found["claimed_success"]["share"]
+    for side in ("", "_low", "_high"):
+        values[f"{prefix}/claimed_not_done{side}"] = found["claimed_success"][f"share{side}"]
     cost = found.get("cost") or {}
     for name in ("campaign_usd", "per_passed_attempt_usd", "per_reliable_task_usd", "total_usd"):
         values[f"{prefix}/cost_{name}"] = cost.get(name)
@@ -259,6 +260,11 @@ def evaluation_metrics(found: Mapping[str, Any], k: str, *, prefix: str) -> dict
             values[f"{prefix}/{name}/{domain}"] = part[name]["value"]
     values[f"{prefix}/coverage"] = found["coverage"]["share"]
     return {name: value for name, value in values.items() if isinstance(value, int | float)}
+
+
+def share_of(claims: Mapping[str, Any]) -> dict[str, Any]:
+    """Of all attempts, those that claim success in vain: a figure like the others."""
+    return {"value": claims["share"], "low": claims["share_low"], "high": claims["share_high"]}
 
 
 def percent(figure: Mapping[str, Any]) -> str:

@@ -221,8 +221,8 @@ def _tests(found: Comparison, out: Path) -> Section | None:
     section = Section("tests", "Paired tests")
     section.text.append(
         "Each row compares two runs at the tasks that both attempted: the same uid and, where recorded, the same "
-        "content. The difference in pass@1 has a 95% bootstrap interval over these tasks; k of k is tested by "
-        "McNemar's exact test on the tasks that only one of the two passed every time."
+        "content. The difference in pass@1 has a 95% bootstrap interval over these tasks, that in k of k Tango's score "
+        "interval; k of k is tested by McNemar's exact test on the tasks that only one of the two passed every time."
     )
     if len(found.tests) > 1:
         section.text.append(

@@ -86,7 +86,8 @@ def _results(run: RunData, out: Path) -> Section | None:
     wanted = tables.metrics(run)
     rows = [(m.label, {name: m.of(p) for name, p in policies.items()}) for m in wanted]
     section.text += [*_partial(run), *_sentences(run), *_paired(run), *_overlap(run)]
-    section.tables += [table, *(t for t in (tables.certainty_table(run), tables.verdict_table(run)) if t)]
+    more = (tables.certainty_table(run), tables.claims_table(run), tables.verdict_table(run))
+    section.tables += [table, *(t for t in more if t)]
     caption = (
         "Share of attempts that pass (pass@1), of tasks that pass at least once, and of tasks that pass every time. "
         "Bars are 95% intervals."

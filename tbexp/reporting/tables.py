@@ -135,7 +135,9 @@ def headline(run: RunData) -> Table | None:
     )
     return Table(
         "headline",
-        "Rates in percent, differences in points; 95% intervals for another set of tasks of the same kind",
+        "Rates in percent, differences in points; 95% intervals for another set of tasks of the same kind: of pass@1 "
+        "and its difference by bootstrap over tasks, of a share of tasks Jeffreys', of the difference of two such "
+        "shares Tango's score interval",
         names,
         tuple(rows),
     )
@@ -302,25 +304,47 @@ def time_table(rows: Sequence[tuple[str, float]]) -> Table:
 
 def certainty_table(run: RunData) -> Table | None:
     """Intervals that answer different questions, side by side."""
-    policies = summary_policies(run)
     rows = []
-    for name, figures in policies.items():
-        found, every = (_at(figures, key) or {} for key in ("pass_at_1", "observed_all_k"))
-        if not isinstance(found, Mapping) or found.get("fixed_low") is None:
-            continue
-        fixed = {"low": found["fixed_low"], "high": found["fixed_high"]}
-        least, k = _at(every, "task_rate_lower_bound"), figures.get("attempts")
-        cells = [Cell(name), Cell(percent(found.get("value")), value=hundred(found.get("value")))]
-        cells += [Cell(interval(part) or DASH, more=bounds(part)) for part in (found, fixed)]
-        cells.append(Cell(percent(least), note=f"{k} of {k}", value=hundred(least), more=(("attempts", k or 0),)))
-        rows.append(tuple(cells))
+    for name, figures in summary_policies(run).items():
+        k = figures.get("attempts")
+        for label, key in (("pass@1", "pass_at_1"), (f"{k} of {k}", "observed_all_k")):
+            found = _at(figures, key) or {}
+            if not isinstance(found, Mapping) or found.get("fixed_low") is None:
+                continue
+            fixed = {"low": found["fixed_low"], "high": found["fixed_high"]}
+            least = found.get("task_rate_lower_bound")
+            cells = [Cell(name), Cell(label), Cell(percent(found.get("value")), value=hundred(found.get("value")))]
+            cells += [Cell(interval(part) or DASH, more=bounds(part)) for part in (found, fixed)]
+            cells.append(Cell("" if least is None else percent(least), value=hundred(least)))
+            rows.append(tuple(cells))
     if not rows:
         return None
     columns = (
-        *("policy", "pass@1", "with other tasks of the same kind", "with the same tasks again"),
+        *("policy", "figure", "value", "with other tasks of the same kind", "with the same tasks again"),
         "a task that passed every time passes at least",
     )
     return Table("certainty", "How sure, by question: 95% intervals and bounds, in percent", columns, tuple(rows))
+
+
+def claims_table(run: RunData) -> Table | None:
+    """How often an agent ends an attempt as done that the check of the final state fails."""
+    rows = []
+    for name, figures in summary_policies(run).items():
+        found = _at(figures, "claimed_success")
+        if not isinstance(found, Mapping) or found.get("share") is None:
+            continue
+        cells = [Cell(name), *(Cell(_count(found.get(key))) for key in ("attempts", "failed"))]
+        for key in ("share", "share_of_claims"):
+            part = {side: found.get(f"{key}_{side}") for side in ("low", "high")}
+            value = found.get(key)
+            cells.append(Cell(percent(value), note=interval(part), value=hundred(value), more=bounds(part)))
+        rows.append(tuple(cells))
+    columns = ("policy", "claims of success", "with a failed check", "of all attempts, %", "of the claims, %")
+    caption = (
+        "Success claimed while the database disagrees: the agent itself ended the attempt, and the check of the final "
+        "state failed; 95% intervals for another set of tasks"
+    )
+    return Table("claims", caption, columns, tuple(rows)) if rows else None
 
 
 def verdict_table(run: RunData) -> Table | None:

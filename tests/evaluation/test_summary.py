@@ -13,6 +13,7 @@ from tbexp.config.schema import Evaluation, ModelPrice
 from tbexp.errors import UserError, WorldFailure
 from tbexp.evaluation import summarise
 from tbexp.evaluation.cost import Spending, thrown_away_usd, token_cost
+from tbexp.evaluation.intervals import share_interval
 
 FAULT = {"kind": "tool_timeout", "message": ""}
 
@@ -252,7 +253,30 @@ def test_an_attempt_claims_success_when_the_agent_itself_ends_it_and_the_check_d
     ends = ["done", "done", "end_turn_tool", "agent_limit", "user_done", "action_limit", "", "done"]
     rows = [AttemptRow("a:1", i, i == 7, float(i == 7), finish_reason=end) for i, end in enumerate(ends)]
     found = run({"rows": rows}, attempts=8, tasks={"a:1": "a"})["policies"]["rows"]["claimed_success"]
-    assert found == {"attempts": 4, "failed": 3, "share": 3 / 7, "share_of_claims": 3 / 4}
+    unsure = dict.fromkeys(f"{name}_{side}" for name in ("share", "share_of_claims") for side in ("low", "high"))
+    assert found == {"attempts": 4, "failed": 3, "share": 3 / 7, "share_of_claims": 3 / 4, **unsure}
+
+
+def test_the_share_of_false_claims_has_an_interval_over_tasks() -> None:
+    def rows(falsely: dict[str, int]) -> list[AttemptRow]:
+        return [
+            AttemptRow(uid, i, i >= count, float(i >= count), finish_reason="done")
+            for uid, count in falsely.items()
+            for i in range(4)
+        ]
+
+    def claims(falsely: dict[str, int]) -> dict[str, float]:
+        found = run({"rows": rows(falsely)}, tasks=dict.fromkeys(falsely, "a"))["policies"]["rows"]["claimed_success"]
+        assert isinstance(found, dict)
+        return found
+
+    mixed = claims({f"a:{i}": i % 3 for i in range(30)})
+    assert mixed["share"] == mixed["share_of_claims"] == 0.25
+    assert 0.15 < mixed["share_low"] < 0.25 < mixed["share_high"] < 0.35
+    # Whole tasks that fail or pass are a count of tasks; that none was seen does not say that there are none.
+    halves = claims({f"a:{i}": 4 * (i % 2) for i in range(30)})
+    assert (halves["share_low"], halves["share_high"]) == share_interval(15, 30)
+    assert claims({f"a:{i}": 0 for i in range(30)})["share_high"] == share_interval(0, 30)[1]
 
 
 def test_one_task_has_no_interval_over_tasks_and_keeps_that_of_the_same_task() -> None:
@@ -261,6 +285,7 @@ def test_one_task_has_no_interval_over_tasks_and_keeps_that_of_the_same_task() -
         for figure in (figures["pass_at_1"], figures["observed_all_k"], figures["pass_at_k"]["4"]):
             assert (figure["low"], figure["high"]) == (None, None)
         assert (figures["pass_at_1"]["fixed_low"], figures["pass_at_1"]["fixed_high"]) == (0.0, 1.0)
+        assert figures["observed_all_k"]["fixed_low"] == 0.0 < figures["observed_all_k"]["fixed_high"]
     assert part["difference"]["pass_at_1"] == {"value": 0.25, "low": None, "high": None}
 
 

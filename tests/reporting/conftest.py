@@ -52,8 +52,8 @@ def attempts(random: np.random.Generator, rates: dict[str, float], n: int, error
             if failed:
                 error = {"kind": "tool_timeout", "message": "rentals.close did not answer <b>within</b> 60 s"}
                 rows.append(AttemptRow(**same, passed=None, reward=0.0, system_error=error))
-            reasons = ["agent_stop", "max_actions", "token_limit"]
-            reason = "agent_stop" if passed else str(random.choice(reasons, p=[0.7, 0.2, 0.1]))
+            reasons = ["done", "action_limit", "token_limit"]
+            reason = "done" if passed else str(random.choice(reasons, p=[0.7, 0.2, 0.1]))
             rows.append(
                 AttemptRow(**same, passed=passed, reward=float(passed), finish_reason=reason, tries=2 if failed else 1)
             )

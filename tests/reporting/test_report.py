@@ -88,6 +88,7 @@ def test_every_figure_and_table_also_lies_beside_the_report(full: Path) -> None:
     assert tables == {
         "headline",
         "certainty",
+        "claims",
         "verdicts",
         "topics",
         "tasks_gained_and_lost",
@@ -272,14 +273,24 @@ def test_the_leader_of_each_column_is_bold_and_nobody_else(tmp_path: Path) -> No
 def test_each_interval_says_which_question_it_answers_and_the_pairs_are_tested(full: Path) -> None:
     found = json.loads((full / "evaluate/summary.json").read_text())
     text = " ".join(Page((full / "report/report.html").read_text()).text.split())
-    table = {row["policy"]: row for row in csv.DictReader((full / "report/tables/certainty.csv").open())}
+    lines = list(csv.DictReader((full / "report/tables/certainty.csv").open()))
+    table = {(row["policy"], row["figure"]): row for row in lines}
+    claims = {row["policy"]: row for row in csv.DictReader((full / "report/tables/claims.csv").open())}
     for name, policy in found["policies"].items():
-        figure, row = policy["pass_at_1"], table[name]
-        for part, key in (("other tasks of the same kind", ""), ("the same tasks again", "fixed_")):
-            sides = [100 * figure[f"{key}{side}"] for side in ("low", "high")]
-            assert [float(row[f"with {part}, {side}"]) for side in ("low", "high")] == pytest.approx(sides)
-            assert f"{sides[0]:.1f} to {sides[1]:.1f}" in text
-        assert f"{100 * policy['observed_all_k']['task_rate_lower_bound']:.1f}20 of 20" in text
+        for figure, row in (
+            (policy["pass_at_1"], table[name, "pass@1"]),
+            (policy["observed_all_k"], table[name, "20 of 20"]),
+        ):
+            for part, key in (("other tasks of the same kind", ""), ("the same tasks again", "fixed_")):
+                sides = [100 * figure[f"{key}{side}"] for side in ("low", "high")]
+                assert [float(row[f"with {part}, {side}"]) for side in ("low", "high")] == pytest.approx(sides)
+                assert f"{sides[0]:.1f} to {sides[1]:.1f}" in text
+        assert f"{100 * policy['observed_all_k']['task_rate_lower_bound']:.1f}" in text
+        for column, key in (("of all attempts, %", "share"), ("of the claims, %", "share_of_claims")):
+            wanted = [100 * policy["claimed_success"][f"{key}{side}"] for side in ("", "_low", "_high")]
+            row = claims[name]
+            assert [float(row[f"{column}{side}"]) for side in ("", ", low", ", high")] == pytest.approx(wanted)
+            assert f"{wanted[1]:.1f} to {wanted[2]:.1f}" in text
         assert f"{100 * policy['retried']['pass_rate']:.1f}{policy['retried']['attempts']} attempts" in text
     gained, lost = (len(found["difference"][name]) for name in ("gained", "lost"))
     p = found["difference"]["mcnemar"]["p"]
