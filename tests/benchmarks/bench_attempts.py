@@ -3,14 +3,16 @@
 An instant scripted policy plays recorded solutions of the sample domain through the campaign that probe and evaluate
 use: backend, tools, simulated user, grading, storage. Both kinds of sandbox run in one process on one machine and take
 turns, block by block, so that whatever else the machine does falls on both. Seconds of a block are all of it, the
-start of the servers' launcher and of the grader included. Wanted: 30 attempts a second, and 30 times as many as with a
-process for each session. Exit status 1 when an attempt had a system error or did not pass, or a figure is below.
+start of the servers' launcher and of the grader included. CPU time, which other work on the machine changes less, is
+told beside it. Wanted: 30 attempts a second, and 30 times as many as with a process for each session. Exit status 1
+when an attempt had a system error or did not pass, or a figure is below.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import resource
 import statistics
 import sys
 import tempfile
@@ -24,15 +26,21 @@ from tbexp.attempts import AttemptStore
 WANTED = 30
 
 
-def block(kind: str, attempts: int, at_once: int) -> tuple[float, int]:
-    """Attempts a second of one campaign, and how many of its attempts passed."""
+def block(kind: str, attempts: int, at_once: int) -> tuple[float, float, int]:
+    """Attempts a second of one campaign, CPU seconds of an attempt, and how many attempts passed."""
     tasks = sample(attempts)
     with tempfile.TemporaryDirectory() as folder:
-        start = time.perf_counter()
+        start, before = time.perf_counter(), cpu()
         played(Watching(tasks, ()), tasks, 1, at_once, Path(folder), kind=kind)
-        seconds = time.perf_counter() - start
+        seconds, spent = time.perf_counter() - start, cpu() - before
         with AttemptStore(Path(folder), read_only=True) as store:
-            return attempts / seconds, sum(row.passed is True for row in store.rows())
+            return attempts / seconds, spent / attempts, sum(row.passed is True for row in store.rows())
+
+
+def cpu() -> float:
+    """Seconds of CPU of this process and of what it started and has ended: launcher, sessions, grader."""
+    each = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(used.ru_utime + used.ru_stime for used in each)
 
 
 def main() -> int:
@@ -44,12 +52,14 @@ def main() -> int:
     args = parser.parse_args()
     sizes = {"prefork": args.attempts, "process": args.by_process}
     rates: dict[str, list[float]] = {kind: [] for kind in sizes}
+    spent: dict[str, list[float]] = {kind: [] for kind in sizes}
     failed = 0
     before = os.getloadavg()[0]
     for _ in range(args.blocks):
         for kind, attempts in sizes.items():
-            rate, passed = block(kind, attempts, min(args.at_once, attempts))
+            rate, seconds, passed = block(kind, attempts, min(args.at_once, attempts))
             rates[kind].append(rate)
+            spent[kind].append(seconds)
             failed += attempts - passed
     medians = {kind: statistics.median(each) for kind, each in rates.items()}
     ratio = medians["prefork"] / medians["process"]
@@ -57,6 +67,10 @@ def main() -> int:
         each = ", ".join(f"{rate:.1f}" for rate in rates[kind])
         print(f"{what:28}{medians[kind]:8.1f} attempts a second (blocks of {sizes[kind]}: {each})")
     print(f"{'ratio':28}{ratio:8.1f}")
+    by_cpu = {kind: statistics.median(each) for kind, each in spent.items()}
+    times = by_cpu["process"] / by_cpu["prefork"]
+    print(f"CPU of an attempt: {1e3 * by_cpu['prefork']:.0f} ms forked, {1e3 * by_cpu['process']:.0f} ms with a process "
+          f"each, ratio {times:.1f}; {os.cpu_count()} idle cores: {os.cpu_count() / by_cpu['prefork']:.0f} a second")  # fmt: skip
     print(f"wanted: {WANTED} attempts a second, ratio {WANTED}; attempts without a pass: {failed}; ", end="")
     print(f"load average before and after: {before:.1f}, {os.getloadavg()[0]:.1f}")
     return 1 if failed or ratio < WANTED or medians["prefork"] < WANTED else 0
