@@ -109,7 +109,7 @@ def composed_command(args: argparse.Namespace) -> int:
             refuse_other_sweepers(compose, overrides)
         jobs = checked(compose, overrides, multirun=multirun, here=args.cfg is None)
         if args.cfg is not None:
-            show(args, overrides)
+            show(args, overrides, jobs[0])
             return DONE
         inputs = new_inputs()
         jobs = readable(jobs, inputs)
@@ -123,13 +123,16 @@ def composed_command(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """One job: what Hydra composed of its overrides, None if it refused; what is wrong with it."""
+    """One job: what Hydra composed of its overrides, None if it refused; what is wrong with it. of_run: it means a run
+    that is there, whose settings are in what was composed.
+    """
 
     overrides: tuple[str, ...]
     hydra: DictConfig | None
     config: Config | None
     run_dir: Path | None
     problems: tuple[Problem, ...]
+    of_run: bool = False
 
 
 def checked(compose: Composer, overrides: list[str], *, multirun: bool, here: bool) -> list[Composed]:
@@ -185,8 +188,9 @@ def compose_job(
         return Composed(tuple(job), None, None, None, (run,))
     if isinstance(run, Existing):
         job, made, values = settings_on_top(compose, run, job)
-        with read_write(made.hydra.run):
+        with read_write(made), open_dict(made), read_write(made.hydra.run):
             made.hydra.run.dir = str(run.folder)  # what names it may now mean another one: ${name}
+            made.update(values)  # Hydra's callbacks and --cfg have to see what runs
     if master is not None:
         OmegaConf.set_cache(made, OmegaConf.get_cache(master))  # so that ${now:} is one time for all jobs
         with read_write(made.hydra.job), open_dict(made.hydra.job):
@@ -208,7 +212,7 @@ def compose_job(
                 more += check_here(config, folder)
             told = " ".join(problem.where for problem in problems)
             problems += [problem for problem in more if problem.where not in told]
-    return Composed(tuple(job), made, config, run_dir, tuple(problems))
+    return Composed(tuple(job), made, config, run_dir, tuple(problems), isinstance(run, Existing))
 
 
 def named_folder(composed: DictConfig, lines: Sequence[str]) -> Path | None:
@@ -323,11 +327,29 @@ def is_alone(config: Config) -> bool:
 # -- what Hydra does
 
 
-def show(args: argparse.Namespace, overrides: list[str]) -> None:
-    """--cfg, --package, --resolve."""
-    hydra().show_cfg(
-        config_name="config", overrides=overrides, cfg_type=args.cfg, package=args.package, resolve=args.resolve
-    )
+def show(args: argparse.Namespace, overrides: list[str], job: Composed) -> None:
+    """--cfg, --package, --resolve; of a run that is there, what would run with the run's own settings."""
+    if not job.of_run:
+        hydra().show_cfg(
+            config_name="config", overrides=overrides, cfg_type=args.cfg, package=args.package, resolve=args.resolve
+        )
+        return
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf
+
+    # As Hydra shows what it composes; the values of a run are resolved as they are.
+    assert job.hydra is not None
+    HydraConfig.instance().set_config(job.hydra)
+    part = hydra().get_sanitized_cfg(job.hydra, args.cfg)
+    if args.package not in (None, "_global_"):
+        part = OmegaConf.select(part, args.package)
+        if part is None:
+            raise UserError(Problem(f"there is no {args.package}", "--package", "tbexp --cfg job shows what there is"))
+    if not OmegaConf.is_config(part):
+        sys.stdout.write(f"{part}\n")
+        return
+    head = "" if args.package in (None, "_global_") else f"# @package {args.package}\n"
+    sys.stdout.write(head + OmegaConf.to_yaml(part, resolve=args.resolve))
 
 
 def hydra() -> Any:

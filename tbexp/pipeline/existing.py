@@ -2,8 +2,10 @@
 
 Decided here, for every stage: a command that names the folder of a run (hydra.run.dir) means that run. Its settings are
 those of the folder's config.yaml, with the command's own on top; what to do (stages, force, dry_run) is the command's
-alone. What decides a result (`identity.deciding`) cannot change while a result that it decides is there, since the
-folder would then hold results of different settings under one config. A folder without results is none of a run yet.
+alone. So is where an evaluation or a report is made (launcher): a run that was made on a cluster is looked at here,
+unless the command says otherwise. What decides a result (`identity.deciding`) cannot change while a result that it
+decides is there, since the folder would then hold results of different settings under one config. A folder without
+results is none of a run yet.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ RESULTS = {  # any of these is a result of the stage
 TO_DO = ("stages", "force", "dry_run", "compare", "parity", "serve")  # of a command, never of a run
 OF_A_RUN = (*STAGES, "regrade", "serve", "status", "cancel")
 CHANGES_NOTHING = ("serve", "status", "cancel")
+LOOKING = {"evaluate", "report"}  # stages that are done here, wherever the run was
+PLACE = ("launcher.name", "launcher.kind")
 NEW_VERDICTS = ("judge.", "sandbox.")  # regrade: by whom and how a check is run may be new
 KEY = "hydra.run.dir"
 
@@ -87,7 +91,8 @@ def settings_on_top(compose: Composer, run: Existing, given: Sequence[str]) -> t
     """
     parser = OverridesParser.create(compose.loader)
     ours = {override.key_or_group for override in parser.parse_overrides(list(given))}
-    kept = [line for line in run.overrides if keeps(parser, line, ours)]
+    here = place_is_the_command_s(compose, given)
+    kept = [line for line in run.overrides if keeps(parser, line, ours | ({"launcher"} if here else set()))]
     lines = [*kept, *given]
     before, after = composed_with(compose, [*compose.searched, *kept]), composed_with(compose, lines)
     if isinstance(before, Problem) or isinstance(after, Problem):  # its own options are not here, such as --config-dir
@@ -97,12 +102,18 @@ def settings_on_top(compose: Composer, run: Existing, given: Sequence[str]) -> t
     made, new = after
     values = copy.deepcopy(new)
     for leaf in leaves(Config):
-        if leaf.split(".")[0] in TO_DO:
+        if leaf.split(".")[0] in TO_DO or (here and leaf in PLACE):
             continue
         named = any(f"{leaf}.".startswith(f"{key}.") or key.startswith(f"{leaf}.") for key in ours)
         if not named and at(new, leaf) == at(before[1], leaf) and has(run.values, leaf):
             put(values, leaf, copy.deepcopy(at(run.values, leaf)))
     return lines, made, values
+
+
+def place_is_the_command_s(compose: Composer, given: Sequence[str]) -> bool:
+    """Whether the stages only look at what a run has made, or make its evaluation."""
+    composed = composed_with(compose, list(given))
+    return not isinstance(composed, Problem) and set(composed[1]["stages"]) <= LOOKING
 
 
 def keeps(parser: OverridesParser, line: str, ours: set[str]) -> bool:

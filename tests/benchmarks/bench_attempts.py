@@ -64,13 +64,14 @@ def main() -> int:
     medians = {kind: statistics.median(each) for kind, each in rates.items()}
     ratio = medians["prefork"] / medians["process"]
     for kind, what in (("prefork", "forked sessions"), ("process", "a process for each session")):
-        each = ", ".join(f"{rate:.1f}" for rate in rates[kind])
-        print(f"{what:28}{medians[kind]:8.1f} attempts a second (blocks of {sizes[kind]}: {each})")
+        blocks = ", ".join(f"{rate:.1f}" for rate in rates[kind])
+        print(f"{what:28}{medians[kind]:8.1f} attempts a second (blocks of {sizes[kind]}: {blocks})")
     print(f"{'ratio':28}{ratio:8.1f}")
     by_cpu = {kind: statistics.median(each) for kind, each in spent.items()}
-    times = by_cpu["process"] / by_cpu["prefork"]
-    print(f"CPU of an attempt: {1e3 * by_cpu['prefork']:.0f} ms forked, {1e3 * by_cpu['process']:.0f} ms with a process "
-          f"each, ratio {times:.1f}; {os.cpu_count()} idle cores: {os.cpu_count() / by_cpu['prefork']:.0f} a second")  # fmt: skip
+    forked, each = (1e3 * by_cpu[kind] for kind in ("prefork", "process"))
+    cores = len(os.sched_getaffinity(0))
+    print(f"CPU of an attempt: {forked:.0f} ms forked, {each:.0f} ms with a process each, ratio {each / forked:.1f}")
+    print(f"{cores} cores without other work: {1e3 * cores / forked:.0f} attempts a second at most")
     print(f"wanted: {WANTED} attempts a second, ratio {WANTED}; attempts without a pass: {failed}; ", end="")
     print(f"load average before and after: {before:.1f}, {os.getloadavg()[0]:.1f}")
     return 1 if failed or ratio < WANTED or medians["prefork"] < WANTED else 0

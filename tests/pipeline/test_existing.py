@@ -103,6 +103,61 @@ def test_regrade_judges_a_run_s_attempts_by_the_run_s_tasks(capsys: pytest.Captu
     assert "tasks.held_out: is ['extend.py:test_extend_1', 'extend.py:test_extend_2']" in capsys.readouterr().err
 
 
+SLURM = ["launcher=slurm", "launcher.partition=p", "launcher.minutes=77"]
+
+
+def test_cfg_shows_the_run_s_settings_as_they_would_run_and_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*POOL, "selection.min_clean=2", "seed=5"]) == 0
+    files = [path for path in Path().rglob("*") if path.is_file() and path.suffix != ".log"]
+    kept = {path: path.read_bytes() for path in files}
+    capsys.readouterr()
+
+    def shown(*words: str) -> dict[str, object]:
+        assert main([*words, "hydra.run.dir=run"]) == 0
+        found = yaml.safe_load(capsys.readouterr().out)
+        assert isinstance(found, dict)
+        return found
+
+    whole = shown("--cfg", "job", "stages=[report]", "prices.gpu_hour_usd=2.0")
+    assert whole["seed"] == 5 and "hydra" not in whole and whole["stages"] == ["report"]
+    assert whole["selection"]["min_clean"] == 2 and whole["prices"]["gpu_hour_usd"] == 2.0  # type: ignore[index]
+    assert shown("--cfg", "job", "--package", "selection", "stages=[report]")["min_clean"] == 2
+    assert shown("--cfg", "all", "stages=[report]")["hydra"]["run"]["dir"] == str(Path("run").absolute())  # type: ignore[index]
+    assert main(["--cfg", "job", "--package", "nothing", "stages=[report]", "hydra.run.dir=run"]) == 2
+    assert main(["--cfg", "job", "stages=[select]", "selection.min_clean=3", "hydra.run.dir=run"]) == 2  # cannot run
+    assert {path: path.read_bytes() for path in files} == kept
+
+
+def test_a_run_made_on_a_cluster_is_evaluated_and_reported_here_unless_the_command_says_otherwise(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(POOL) == 0
+    stored = settings()  # as if the run had been submitted
+    stored["launcher"].update({"name": "slurm", "kind": "slurm", "partition": "p", "minutes": 77})  # type: ignore[attr-defined]
+    stored["launcher"]["secrets_file"] = str(Path("keys").absolute())  # type: ignore[index]
+    Path("run/config.yaml").write_text(yaml.safe_dump(stored))
+    Path("run/overrides.txt").write_text("\n".join([*SLURM, "tracking=none", *POOL[:2]]))
+    Path("keys").touch(0o600)
+
+    def launcher(*words: str) -> dict[str, object]:
+        capsys.readouterr()
+        assert main(["--cfg", "job", "--package", "launcher", *words, "hydra.run.dir=run"]) == 0
+        found = yaml.safe_load(capsys.readouterr().out)
+        assert isinstance(found, dict)
+        return found
+
+    for stages in ("stages=[report]", "stages=[evaluate,report]"):
+        found = launcher(stages)
+        assert (found["name"], found["kind"]) == ("local", "local")
+        assert found["secrets_file"] == str(Path("keys").absolute())  # an endpoint's key is still needed
+    assert launcher("stages=[report]", "launcher=slurm")["kind"] == "slurm"
+    assert launcher("stages=[report]", "launcher.kind=slurm")["kind"] == "slurm"
+    goes_on = launcher("stages=[select]")  # what is made goes on where it was begun
+    assert (goes_on["kind"], goes_on["partition"], goes_on["minutes"]) == ("slurm", "p", 77)
+    assert main(["stages=[report]", "hydra.run.dir=run"]) == 0
+    assert Path("run/report/report.html").is_file() and not Path("run/slurm").exists()
+
+
 @pytest.mark.parametrize("stage", ["report", "regrade", "serve"])
 def test_a_folder_that_is_not_there_is_told_and_not_made(stage: str, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(Path().rglob("*"))
