@@ -134,10 +134,11 @@ def _probing(run: Context) -> tuple[float, list[str]]:
 def _training(run: Context) -> tuple[float, list[str]]:
     from tbexp.pipeline.expected import read_steps
     from tbexp.pipeline.stages import training_folder
+    from tbexp.training.groups import OTHERS, read_others
 
     folder, _, _ = training_folder(run)
-    steps = read_steps(folder / "metrics.jsonl", run.config.training.steps)
-    return training_usd(run.config, [row for _, row in steps])
+    steps = dict(read_steps(folder / "metrics.jsonl", run.config.training.steps))
+    return training_usd(run.config, steps, read_others(folder / "verl" / OTHERS))
 
 
 def probing_usd(config: Config, rows: Sequence[AttemptRow], who: str) -> tuple[float, list[str]]:
@@ -149,19 +150,53 @@ def probing_usd(config: Config, rows: Sequence[AttemptRow], who: str) -> tuple[f
     return sum(known_usd(tokens_of(rows), len(rows), spending).values()), lacking
 
 
-def training_usd(config: Config, steps: Sequence[Mapping[str, float]]) -> tuple[float, list[str]]:
-    """US dollars of all devices in the seconds of updates and validations, and what is not in them. steps: the
-    training's metrics.
+def training_usd(
+    config: Config,
+    steps: Mapping[int, Mapping[str, float]],
+    others: Mapping[tuple[int, str], tuple[int, Mapping[str, int]]],
+) -> tuple[float, list[str]]:
+    """US dollars of all devices in the seconds of updates and validations, and of the tokens of user and judge in them;
+    what is not in them. steps: the training's metrics; others: (tries, tokens) of each update and validation, as far
+    as they were noted (`training.groups.read_others`).
     """
-    if config.prices.gpu_hour_usd <= 0:
-        return 0.0, ["training: prices.gpu_hour_usd is 0"]
-    seconds = sum(row.get("train/seconds/step", 0.0) + row.get("train/seconds/validation", 0.0) for row in steps)
-    if not seconds:
+    rate, devices = config.prices.gpu_hour_usd, config.topology.nodes * config.topology.gpus_per_node
+    seconds = sum(
+        row.get("train/seconds/step", 0.0) + row.get("train/seconds/validation", 0.0) for row in steps.values()
+    )
+    lacking = [] if rate > 0 else ["training: prices.gpu_hour_usd is 0"]
+    if rate > 0 and not seconds:
         return 0.0, ["training: its metrics hold no seconds"]
-    paid = [role for role, part in (("user", config.user), ("judge", config.judge)) if part.kind == "chat"]
-    lacking = [f"training: the tokens of {' and '.join(paid)} are not counted"] if paid else []
-    devices = config.topology.nodes * config.topology.gpus_per_node
-    return seconds / 3600 * devices * config.prices.gpu_hour_usd, lacking
+    usd, unknown = _others_usd(config, steps, others)
+    return seconds / 3600 * devices * max(rate, 0.0) + usd, [*lacking, *unknown]
+
+
+def _others_usd(
+    config: Config,
+    steps: Mapping[int, Mapping[str, float]],
+    others: Mapping[tuple[int, str], tuple[int, Mapping[str, int]]],
+) -> tuple[float, list[str]]:
+    """What user and judge cost in training, as far as it was noted and has prices."""
+    from tbexp.training.groups import UPDATE, VALIDATION
+
+    roles = {role: part for role, part in (("user", config.user), ("judge", config.judge)) if part.kind == "chat"}
+    marks = {UPDATE: "train/seconds/step", VALIDATION: "train/validation_pass_rate"}
+    made = [(step, kind) for step, row in steps.items() for kind, mark in marks.items() if mark in row]
+    noted = [others[each] for each in made if each in others]
+    lacking = []
+    if roles and len(noted) < len(made):
+        lost = len(made) - len(noted)
+        lacking.append(
+            f"training: the tokens of {' and '.join(roles)} in {lost} of {len(made)} updates and validations were not "
+            "recorded, as by older versions"
+        )
+    prices = {role: config.prices.models.get(part.endpoint.model or "") for role, part in roles.items()}
+    lacking += [f"training: the {role} has no price" for role, price in prices.items() if price is None]
+    tokens: dict[str, int] = {}
+    for _, spent in noted:
+        for name, count in spent.items():
+            tokens[name] = tokens.get(name, 0) + count
+    tries = sum(count for count, _ in noted)
+    return sum(known_usd(tokens, tries, Spending(user=prices.get("user"), judge=prices.get("judge"))).values()), lacking
 
 
 def tokens_of(rows: Sequence[AttemptRow]) -> dict[str, int]:

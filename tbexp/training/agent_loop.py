@@ -64,6 +64,7 @@ class Generator:
         self._ends = ends
         self.seconds = 0.0
         self.tokens = self.prompt_tokens = 0  # produced, and given: every completion is given its whole prompt
+        self.others: dict[str, int] = {}  # tokens of the endpoints of user and judge, as `others_of` names them
         self.versions: list[int] = []
 
     async def __call__(
@@ -119,7 +120,7 @@ class AttemptLoop(AgentLoopBase):  # type: ignore[misc]
 
     @abstractmethod
     async def play(self, task: str, *, seed: int, generate: Generator, sampling: Sampling) -> Played:
-        """One attempt at `task`. Raises WorldError when the world failed."""
+        """One attempt at `task`; `generate.others` is told what others spent. Raises WorldError when the world failed."""
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
         task, draw, session = str(row["task"]), int(row["draw"]), int(row["session_id"])
@@ -140,9 +141,13 @@ class AttemptLoop(AgentLoopBase):  # type: ignore[misc]
                 played = await self.play(task, seed=seed, generate=generate, sampling=sampling)
                 return self._output(played, generate, task=task, draw=draw, retried=retry)
             except WorldError as error:
-                spent = {"tokens": generate.tokens, "prompt_tokens": generate.prompt_tokens}
-                file = self.plan_file.with_name(FAILURES)
-                note_failure(file, task, error, **spent, seconds=round(time.monotonic() - started, 4))
+                spent = {
+                    "tokens": generate.tokens,
+                    "prompt_tokens": generate.prompt_tokens,
+                    "seconds": round(time.monotonic() - started, 4),
+                    "others": generate.others,
+                }
+                note_failure(self.plan_file.with_name(FAILURES), task, error, **spent)
                 log.warning("%s attempt %s ended as a system error (%s), try %s", task, session, error, retry + 1)
                 if retry == RETRIES:
                     raise
@@ -170,6 +175,7 @@ class AttemptLoop(AgentLoopBase):  # type: ignore[misc]
             "retried": retried,
             "tokens": sum(played.mask[start:end]),
             "prompt_tokens": generate.prompt_tokens,
+            "others": generate.others,
             "surprise": -sum(played.logprobs[start:end]),
             "seconds": seconds,
         }

@@ -21,6 +21,7 @@ from tbexp.policy import TokenPolicy
 from tbexp.sandbox import open_sandbox, servers_of
 from tbexp.tasks import Task, load_tasks
 from tbexp.training.agent_loop import AttemptLoop, Generator, Played
+from tbexp.training.groups import others_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class EpisodeLoop(AttemptLoop):
             world=place.world,
             limits=config.policy.limits,
         )
+        generate.others = others_of(done.others)
         if done.system_error is not None:
             raise done.system_error
         talk = policy.conversation

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tbexp.errors import UserError, WorldError
 
@@ -15,7 +17,7 @@ FAILURES = "failures.jsonl"
 @dataclass(frozen=True, slots=True)
 class Failure:
     """whose: world (retried, replaced), user or ours (both end the run). tokens, prompt_tokens, seconds: what the try
-    had spent; every completion is paid for with its whole prompt.
+    had spent; every completion is paid for with its whole prompt. others: tokens of user and judge.
     """
 
     task: str
@@ -25,10 +27,11 @@ class Failure:
     tokens: int = 0
     prompt_tokens: int = 0
     seconds: float = 0.0
+    others: Mapping[str, int] = field(default_factory=dict)
 
 
-def note_failure(file: Path, task: str, error: Exception, **spent: float) -> None:
-    """One line in one write, so that processes can share the file. spent: tokens, prompt_tokens, seconds of the try."""
+def note_failure(file: Path, task: str, error: Exception, **spent: Any) -> None:
+    """One line in one write, so that processes can share the file. spent: further fields of the `Failure`."""
     if isinstance(error, WorldError):
         whose, kind, message = "world", error.kind, error.message
     else:

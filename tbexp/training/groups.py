@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tbexp.policy.policy import Usage
 from tbexp.training.failures import Failure
 
 GROUPS = "groups.jsonl"
+OTHERS = "others.jsonl"  # what user and judge spent, a line for each update and each validation
+UPDATE, VALIDATION = "update", "validation"
 
 
 @dataclass
@@ -84,7 +87,13 @@ class Ledger:
             metrics["train/entropy_of_samples"] = sum(a["surprise"] for a in self.attempts) / tokens
         if rewards:
             metrics["train/reward_mean"] = sum(rewards) / len(rewards)
+        for name, tokens in self.others().items():
+            metrics[f"train/others/{name}"] = float(tokens)
         return metrics | self.thrown_away() | attempt_metrics(self.attempts)
+
+    def others(self) -> dict[str, int]:
+        """Tokens of user and judge in all attempts, used or not, and in tries that ended as system errors."""
+        return others_spent(self.attempts, self.failures)
 
     def thrown_away(self) -> dict[str, float]:
         """What was paid for and is not trained on: attempts of groups that were replaced, and tries that ended as
@@ -112,6 +121,41 @@ def note_groups(file: Path, ledger: Ledger, step: int) -> None:
     """Appends the update's groups; of an update that is made again after a restart the last lines count."""
     with file.open("a", encoding="utf-8") as stream:
         stream.write("".join(json.dumps(line) + "\n" for line in ledger.lines(step)))
+
+
+def others_of(used: Mapping[str, Usage]) -> dict[str, int]:
+    """{user_prompt_tokens, ...} of the roles that asked an endpoint."""
+    return {
+        f"{role}_{kind}_tokens": getattr(usage, f"{kind}_tokens")
+        for role, usage in used.items()
+        for kind in ("prompt", "completion")
+    }
+
+
+def others_spent(attempts: Iterable[Mapping[str, Any]], failures: Iterable[Failure]) -> dict[str, int]:
+    """Summed over attempts, as the agent loop noted them, and over failed tries."""
+    total: Counter[str] = Counter()
+    for spent in (*(a.get("others") or {} for a in attempts), *(f.others for f in failures)):
+        total.update(spent)
+    return dict(sorted(total.items()))
+
+
+def note_others(file: Path, step: int, kind: str, tries: int, tokens: Mapping[str, int]) -> None:
+    """Appends what an update's or a validation's attempts cost besides the policy; tries: attempts and failed ones."""
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps({"step": step, "kind": kind, "tries": tries, "tokens": dict(tokens)}) + "\n")
+
+
+def read_others(file: Path) -> dict[tuple[int, str], tuple[int, dict[str, int]]]:
+    """{(step, kind): (tries, tokens)}; of a step that was made again after a restart the last line counts. Empty where
+    none was noted, as in trainings of older versions.
+    """
+    found: dict[tuple[int, str], tuple[int, dict[str, int]]] = {}
+    if file.exists():
+        for line in file.read_bytes().split(b"\n")[:-1]:  # what a killed process has not finished is left out
+            row = json.loads(line)
+            found[row["step"], row["kind"]] = row["tries"], row["tokens"]
+    return found
 
 
 def attempt_metrics(attempts: Sequence[dict[str, Any]]) -> dict[str, float]:

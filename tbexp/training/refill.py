@@ -27,7 +27,17 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from tbexp.errors import UserError, WorldFailure
 from tbexp.training.failures import Failure, read_failures
-from tbexp.training.groups import GROUPS, Ledger, kind_of, note_groups
+from tbexp.training.groups import (
+    GROUPS,
+    OTHERS,
+    UPDATE,
+    VALIDATION,
+    Ledger,
+    kind_of,
+    note_groups,
+    note_others,
+    others_spent,
+)
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +67,8 @@ class RefillingSampler(ReplayBuffer):  # type: ignore[misc]
             self._stop_unless_worlds()
             if not batch.keys:
                 raise WorldFailure(f"every validation attempt ended as a system error: {self._examples()}")
-            self._new_failures()
+            failures, notes = self._new_failures(), self._notes(partition_id, list(batch.keys))
+            self._note_others(global_steps, VALIDATION, notes, failures)
             return batch, metrics
         ledger = Ledger(wanted=batch_size, limit=self._rounds * batch_size, dispatched=batch_size)
         ended, since = 0, time.monotonic()
@@ -79,7 +90,12 @@ class RefillingSampler(ReplayBuffer):  # type: ignore[misc]
             time.sleep(self.poll_interval)
         batch, metrics = self._batch(partition_id, ledger)
         note_groups(self._failures.with_name(GROUPS), ledger, global_steps)
+        self._note_others(global_steps, UPDATE, ledger.attempts, ledger.failures)
         return batch, metrics
+
+    def _note_others(self, step: int, kind: str, notes: list[dict[str, Any]], failures: list[Failure]) -> None:
+        tries, spent = len(notes) + len(failures), others_spent(notes, failures)
+        note_others(self._failures.with_name(OTHERS), step, kind, tries, spent)
 
     def _classify(self, partition_id: str, ledger: Ledger) -> None:
         """Read the rewards of groups that ended since the last poll; failed groups are dropped at once."""

@@ -148,22 +148,42 @@ def test_what_the_price_table_lacks_or_has_in_vain_is_told_once(listed: list[str
     assert len(said) == len(told) and all(text in line for line, text in zip(said, told, strict=True))
 
 
-STEPS = [{"train/validation_pass_rate": 0.2}, {"train/seconds/step": 80.0, "train/seconds/validation": 10.0}] * 2
+STEPS = {
+    0: {"train/validation_pass_rate": 0.2},
+    1: {"train/seconds/step": 80.0},
+    2: {"train/seconds/step": 80.0, "train/seconds/validation": 20.0, "train/validation_pass_rate": 0.3},
+}
+NOTED = {(0, "validation"): (2, {}), (1, "update"): (8, {"user_prompt_tokens": 3_000_000, "judge_prompt_tokens": 9})}
+NOTED |= {(2, "update"): (8, {"user_completion_tokens": 500_000}), (2, "validation"): (2, {"user_prompt_tokens": 4})}
+NOTED |= {(3, "update"): (8, {"user_prompt_tokens": 10**9})}  # of a longer training than this one
 RATE = {"prices.gpu_hour_usd": 6.0}
+USER = {"user.kind": "chat", "user.endpoint.model": "u", "prices.models": {"u": {"prompt": 2.0, "completion": 8.0}}}
 
 
 @pytest.mark.parametrize(
     ("changes", "usd", "lacking"),
     [
         ({**RATE, "topology.gpus_per_node": 8}, 180 / 3600 * 8 * 6, []),
-        ({**RATE, "user.kind": "chat"}, 180 / 3600 * 6, ["training: the tokens of user are not counted"]),
+        ({**RATE, **USER}, 180 / 3600 * 6 + 3 * 2.0 + 0.5 * 8.0 + 4 * 2e-6, []),
+        ({**RATE, **USER, "judge.kind": "chat", "judge.endpoint.model": "j"}, 180 / 3600 * 6 + 10.000008,
+         ["training: the judge has no price"]),
+        (USER, 10.000008, ["training: prices.gpu_hour_usd is 0"]),
         ({}, 0.0, ["training: prices.gpu_hour_usd is 0"]),
     ],
-)
-def test_training_costs_the_devices_in_its_seconds(changes: dict[str, Any], usd: float, lacking: list[str]) -> None:
-    assert training_usd(config(**changes), STEPS) == (pytest.approx(usd), lacking)
-    if changes:
-        assert training_usd(config(**RATE), STEPS[:1]) == (0.0, ["training: its metrics hold no seconds"])
+)  # fmt: skip
+def test_training_costs_the_devices_in_its_seconds_and_the_tokens_of_user_and_judge(
+    changes: dict[str, Any], usd: float, lacking: list[str]
+) -> None:
+    assert training_usd(config(**changes), STEPS, NOTED) == (pytest.approx(usd), lacking)
+
+
+def test_what_a_training_has_not_recorded_is_told() -> None:
+    assert training_usd(config(**RATE), {0: STEPS[0]}, NOTED) == (0.0, ["training: its metrics hold no seconds"])
+    assert training_usd(config(**RATE), STEPS, {}) == (pytest.approx(0.3), [])  # nobody else was to be paid
+    of_user = "training: the tokens of user in {} of 4 updates and validations were not recorded, as by older versions"
+    assert training_usd(config(**RATE, **USER), STEPS, {}) == (pytest.approx(0.3), [of_user.format(4)])
+    begun = {key: NOTED[key] for key in ((2, "update"), (2, "validation"))}
+    assert training_usd(config(**RATE, **USER), STEPS, begun)[1] == [of_user.format(2)]
 
 
 def test_probing_costs_what_its_attempts_do_and_what_has_no_price_is_told() -> None:

@@ -7,8 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tbexp.policy.policy import Usage
 from tbexp.training.failures import Failure
-from tbexp.training.groups import Ledger, attempt_metrics, kind_of, note_groups
+from tbexp.training.groups import (
+    Ledger,
+    attempt_metrics,
+    kind_of,
+    note_groups,
+    note_others,
+    others_of,
+    others_spent,
+    read_others,
+)
 
 KINDS = st.sampled_from(["mixed", "flat", "failed"])
 
@@ -101,6 +111,27 @@ def test_what_is_thrown_away_is_counted_in_attempts_tokens_and_seconds() -> None
         **{"attempts": 3, "failed_tries": 1, "tokens": 35, "prompt_tokens": 340, "attempt_seconds": 7.5},
         "token_share": pytest.approx(35 / 55),
     }
+
+
+def test_what_user_and_judge_spend_is_counted_over_all_attempts_and_failed_tries(tmp_path: Path) -> None:
+    spent = others_of({"user": Usage(10, 4, 2, 1), "judge": Usage(5, 0, 1, 0)})
+    assert spent == {"user_prompt_tokens": 10, "user_completion_tokens": 2} | {
+        "judge_prompt_tokens": 5,
+        "judge_completion_tokens": 1,
+    }
+    ledger = Ledger(wanted=1, limit=4, dispatched=2, kinds={"a": "mixed", "b": "flat"})
+    ledger.attempts = [{"reward": 1.0, "group": group, "others": spent} for group in "ab"] + [{"reward": 0.0}]
+    ledger.failures = [Failure("t", "world", "tool_timeout", "late", others={"user_prompt_tokens": 7})]
+    metrics = ledger.metrics()
+    assert metrics["train/others/user_prompt_tokens"] == 27 and metrics["train/others/judge_completion_tokens"] == 2
+    file = tmp_path / "others.jsonl"
+    assert read_others(file) == {}
+    note_others(file, 3, "update", 4, ledger.others())
+    note_others(file, 3, "validation", 2, others_spent([], []))
+    note_others(file, 3, "update", 5, {"user_prompt_tokens": 1})  # made again after a restart
+    with file.open("a") as stream:
+        stream.write('{"step": 4, "kind": "upd')
+    assert read_others(file) == {(3, "update"): (5, {"user_prompt_tokens": 1}), (3, "validation"): (2, {})}
 
 
 def test_seconds_are_means_over_attempts_and_finish_reasons_are_shares() -> None:

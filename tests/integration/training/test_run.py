@@ -16,7 +16,7 @@ import pytest
 from tbexp.errors import WorldFailure
 from tbexp.training import processes
 from tbexp.training.environment import for_driver, own_variables
-from tbexp.training.groups import Ledger
+from tbexp.training.groups import Ledger, read_others
 from tbexp.training.run import run_mark, train
 from tbexp.training.stream import task_of_draw
 
@@ -133,6 +133,15 @@ def test_a_training_killed_with_its_parent_goes_on_and_refills_exactly_what_fail
         assert (row["train/thrown_away/tokens"] > 0) == (lost > 0)
         assert row["train/thrown_away/prompt_tokens"] >= row["train/thrown_away/tokens"]
         assert 0 <= row["train/thrown_away/seconds"] < row["train/seconds/generation"]
+    others = read_others(root / "train" / "verl" / "others.jsonl")
+    assert {(0, "validation"), (1, "update"), (2, "update"), (3, "update"), (3, "validation")} <= others.keys()
+    for (step, kind), (tries, tokens) in others.items():
+        assert tokens == {"user_prompt_tokens": 10 * tries, "user_completion_tokens": 2 * tries} and tries > 0
+        if kind == "update":
+            ledger = expected(3)[step]
+            clean = len(ledger.kinds) * 4 - sum(k == "failed" for k in ledger.kinds.values())
+            assert tries == clean + tries_that_fail(ledger), step
+            assert result.history[step]["train/others/user_prompt_tokens"] == 10 * tries
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     chosen = AutoModelForCausalLM.from_pretrained(result.folder)

@@ -17,6 +17,7 @@ class ToyLoop(AttemptLoop):
     """
 
     async def play(self, task: str, *, seed: int, generate: Generator, sampling: Sampling) -> Played:
+        generate.others = {"user_prompt_tokens": 10, "user_completion_tokens": 2}
         fail_as_planned(task, self.session, self.retry)
         prompt = self.tokenizer.encode(f"{task}\n", add_special_tokens=False)
         tokens, mask, logprobs = list(prompt), [0] * len(prompt), [0.0] * len(prompt)
