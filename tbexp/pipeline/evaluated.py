@@ -129,12 +129,15 @@ def tell(run: Context, summary: Mapping[str, Any], k: str) -> None:
 
 def told_cost(cost: Mapping[str, Any]) -> str:
     """US dollars; what is not known is told as a lower bound."""
+    from tbexp.reporting.tables import dollars
+
     if cost["campaign_usd"] is None:
         return f"at least US$ {cost['at_least_usd']:.2f}, which is without the {' and the '.join(cost['unpriced'])}"
     text = f"US$ {cost['campaign_usd']:.2f}"
     for key, what in (("per_passed_attempt_usd", "passed attempt"), ("per_reliable_task_usd", "reliable task")):
         value = cost[key]
-        text += f", no {what}" if value == "inf" else f", {value:.3f} per {what}"
+        told = "" if value == "inf" else f"{value:.3f}" if value >= 0.01 or not value else dollars(value)
+        text += f", {told} per {what}" if told else f", no {what}"
     if cost["besides_usd"] is None:
         return text
     besides = ", ".join(f"{name} {usd:.2f}" for name, usd in cost["besides_usd"].items())

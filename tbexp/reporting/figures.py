@@ -142,17 +142,15 @@ def training(steps: Mapping[int, Mapping[str, float]], chosen: int | None, forec
                        markeredgecolor="white", label=f"chosen checkpoint, step {chosen}")  # fmt: skip
         else:
             upper.plot([], [], color="#D55E00", label=f"chosen checkpoint, step {chosen}")
-    upper.set(ylabel="share passed", ylim=(0, 1), title="Reward")
-    if upper.get_legend_handles_labels()[0]:
-        upper.legend(loc="upper left", ncols=3, fontsize=9, **SHIELD)
+    upper.set(ylabel="share passed", ylim=(0, 1.02), title="Reward")
     if mixed:
         _trend(lower, mixed, "#009E73", "groups with passes and failures")
     if forecast is not None:
         lower.axhline(forecast, color=GREY, linewidth=1.2, linestyle=(0, (2, 2)), label="forecast from the probe")
     lower.set_xlim(left=-0.6)
     lower.set(ylabel="share of groups", ylim=(0, 1.05), xlabel="update", title="Groups that carry signal")
-    if lower.get_legend_handles_labels()[0]:
-        lower.legend(loc="lower left", ncols=2, fontsize=9, **SHIELD)
+    # Beside the panels: inside, it would lie over the last updates of a training that comes near 1.
+    figure.legend(loc="outside lower center", ncols=3, fontsize=9)
     _whole_numbers(lower, axis="x")
     return figure
 

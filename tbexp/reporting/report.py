@@ -347,9 +347,8 @@ def _sentences(run: RunData) -> list[str]:
         low, high = found.get("low"), found.get("high")
         change = after - before
         verb = "rises" if change > 0 else "falls" if change < 0 else "stays"
-        sentence = (
-            f"{metric.subject} {verb} from {100 * before:.1f}% to {100 * after:.1f}% ({tables.points(change)} points"
-        )
+        way = f"from {100 * before:.1f}% to {100 * after:.1f}%" if change else f"at {100 * after:.1f}%"
+        sentence = f"{metric.subject} {verb} {way} ({tables.points(change)} points"
         if tables.is_still(found):
             sentence += "; no task changed)"
         elif low is not None and high is not None:

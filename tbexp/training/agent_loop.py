@@ -120,7 +120,7 @@ class AttemptLoop(AgentLoopBase):  # type: ignore[misc]
 
     @abstractmethod
     async def play(self, task: str, *, seed: int, generate: Generator, sampling: Sampling) -> Played:
-        """One attempt at `task`; `generate.others` is told what others spent. Raises WorldError when the world failed."""
+        """One attempt at `task`; `generate.others` is told what others spend. WorldError when the world failed."""
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
         task, draw, session = str(row["task"]), int(row["draw"]), int(row["session_id"])
