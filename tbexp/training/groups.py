@@ -142,18 +142,23 @@ def others_spent(attempts: Iterable[Mapping[str, Any]], failures: Iterable[Failu
 
 def note_others(file: Path, step: int, kind: str, tries: int, tokens: Mapping[str, int]) -> None:
     """Appends what an update's or a validation's attempts cost besides the policy; tries: attempts and failed ones."""
+    torn = file.exists() and not file.read_bytes().endswith(b"\n")
+    line = json.dumps({"step": step, "kind": kind, "tries": tries, "tokens": dict(tokens)})
     with file.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps({"step": step, "kind": kind, "tries": tries, "tokens": dict(tokens)}) + "\n")
+        stream.write(("\n" if torn else "") + line + "\n")
 
 
 def read_others(file: Path) -> dict[tuple[int, str], tuple[int, dict[str, int]]]:
-    """{(step, kind): (tries, tokens)}; of a step that was made again after a restart the last line counts. Empty where
-    none was noted, as in trainings of older versions.
+    """{(step, kind): (tries, tokens)}; of a step that was made again after a restart the last line counts, and a line
+    that a killed process has left unfinished does not. Empty where none was noted, as in trainings of older versions.
     """
     found: dict[tuple[int, str], tuple[int, dict[str, int]]] = {}
     if file.exists():
-        for line in file.read_bytes().split(b"\n")[:-1]:  # what a killed process has not finished is left out
-            row = json.loads(line)
+        for line in file.read_bytes().split(b"\n")[:-1]:
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
             found[row["step"], row["kind"]] = row["tries"], row["tokens"]
     return found
 

@@ -133,7 +133,7 @@ async def read_in_training(renderer: Renderer, recording: Recording, monkeypatch
         heard.append((await session.act([])).reading)
 
         class Done:
-            system_error, reward, turns, finish_reason, seconds = None, 0.0, 1, "done", {}
+            system_error, reward, turns, finish_reason, seconds, others = None, 0.0, 1, "done", {}, {}
 
         return Done
 

@@ -131,7 +131,10 @@ def test_what_user_and_judge_spend_is_counted_over_all_attempts_and_failed_tries
     note_others(file, 3, "update", 5, {"user_prompt_tokens": 1})  # made again after a restart
     with file.open("a") as stream:
         stream.write('{"step": 4, "kind": "upd')
-    assert read_others(file) == {(3, "update"): (5, {"user_prompt_tokens": 1}), (3, "validation"): (2, {})}
+    kept = {(3, "update"): (5, {"user_prompt_tokens": 1}), (3, "validation"): (2, {})}
+    assert read_others(file) == kept
+    note_others(file, 4, "update", 6, {})
+    assert read_others(file) == {**kept, (4, "update"): (6, {})}
 
 
 def test_seconds_are_means_over_attempts_and_finish_reasons_are_shares() -> None:
