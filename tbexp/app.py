@@ -145,7 +145,10 @@ def checked(compose: Composer, overrides: list[str], *, multirun: bool, here: bo
     from tbexp.config.overrides import judge
 
     judged = judge(compose, overrides, multirun=multirun)
-    shipped = plain(compose([]))
+
+    def shipped() -> dict[str, Any]:
+        return plain(compose([]))
+
     good = [line for line in overrides if line in judged.good]  # in the order given, which is that of the jobs
     each = jobs_of(compose, good) if multirun else [good]
     master = compose(good, multirun=True) if multirun else None
@@ -164,7 +167,7 @@ def unless_all_wrong(jobs: list[Composed]) -> list[Composed]:
 def compose_job(
     compose: Composer,
     job: list[str],
-    shipped: Mapping[str, Any],
+    shipped: Callable[[], Mapping[str, Any]],
     *,
     master: DictConfig | None,
     number: int,

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -50,6 +50,9 @@ def judge(compose: Composer, lines: Sequence[str], *, multirun: bool) -> Judged:
             judged.problems.append(Problem("Hydra's own settings cannot be swept over", override.key_or_group))
         else:
             parsed.append((line, override))
+    if not judged.problems and not multirun and fits_as_it_is(compose, groups, parsed):
+        judged.good += lines
+        return judged
     chosen: dict[str, str] = {}
     judged.good += compose.searched
     for line, override in parsed:
@@ -72,6 +75,18 @@ def judge(compose: Composer, lines: Sequence[str], *, multirun: bool) -> Judged:
                 judged.problems.append(problem)
     judged.good = fitting(compose, [*choices, *settings], judged.problems, multirun=multirun)
     return judged
+
+
+def fits_as_it_is(compose: Composer, groups: Groups, parsed: Sequence[tuple[str, Override]]) -> bool:
+    """Whether these are settings of keys and choices of groups that are there already, and Hydra takes them all: it
+    refuses unknown ones itself, so that a command without a mistake is composed once.
+    """
+    if any(override.type is not OverrideType.CHANGE or override.package is not None for _, override in parsed):
+        return False
+    chosen = [override.key_or_group for _, override in parsed if groups.is_choice(override)]
+    if len(set(chosen)) < len(chosen):
+        return False
+    return not isinstance(composed_with(compose, [line for line, _ in parsed]), Problem)
 
 
 def fitting(compose: Composer, lines: list[str], problems: list[Problem], *, multirun: bool) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -22,18 +22,21 @@ from tbexp.errors import Problem, UserError
 MISSING = "???"
 
 
-def validated(values: Mapping[str, Any], shipped: Mapping[str, Any] | None = None) -> Config:
+def validated(values: Mapping[str, Any]) -> Config:
     """The config of these plain values. Raises UserError with every problem of schema and cross-checks."""
-    config, problems = validate(values, shipped)
+    config, problems = validate(values)
     if config is None or problems:
         raise UserError(problems)
     return config
 
 
 def validate(
-    values: Mapping[str, Any], shipped: Mapping[str, Any] | None = None
+    values: Mapping[str, Any], shipped: Callable[[], Mapping[str, Any]] = dict
 ) -> tuple[Config | None, list[Problem]]:
-    """The config, None if it can't be made even with `shipped` values in place of wrong ones, and all problems."""
+    """The config, None if it can't be made even with `shipped` values in place of wrong ones, and all problems.
+
+    shipped: asked only when a value cannot be read.
+    """
     found = without_missing(values)
     problems = [
         Problem("has no value", key, f"set it: {key}=...") for key in keys_of_missing(values) if not is_group(key)
@@ -43,13 +46,14 @@ def validate(
     try:
         config = Config.model_validate(found)
     except ValidationError as error:
+        ours = shipped()
         told = {problem.where for problem in problems}
         for entry in error.errors(include_url=False, include_context=True):
-            problem = problem_of(entry, shipped or {})
+            problem = problem_of(entry, ours)
             wrong.append(problem.where)
             if problem.where not in told:
                 problems.append(problem)
-        mended = mend(found, shipped or {}, [entry["loc"] for entry in error.errors(include_url=False)])
+        mended = mend(found, ours, [entry["loc"] for entry in error.errors(include_url=False)])
         try:
             config = Config.model_validate(mended)
         except ValidationError:
