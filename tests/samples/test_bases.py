@@ -1,25 +1,37 @@
 from __future__ import annotations
 
+import importlib
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import tbexp.samples
 from tbexp.config.schema import ModelConfig, Warmup
 from tbexp.errors import UserError
 from tbexp.samples.bases import LESSONS, base_key
 
 
-def test_the_key_covers_every_module_that_lessons_are_made_of() -> None:
+def test_the_key_covers_every_module_that_lessons_are_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    program = (
-        "import sys; from tbexp.samples import imitation, imitation_loss, conversations, tiny_words\n"
-        "print(*(n.removeprefix('tbexp.samples.') for n in sys.modules if n.startswith('tbexp.samples.')))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert sorted(done.stdout.split()) == sorted(LESSONS)
+    before = {name: sys.modules[name] for name in loaded()}
+    monkeypatch.setattr(tbexp, "samples", tbexp.samples)  # importing anew replaces it
+    for name in before:
+        del sys.modules[name]
+    try:
+        for name in ("imitation", "imitation_loss", "conversations", "tiny_words"):
+            importlib.import_module(f"tbexp.samples.{name}")
+        found = {name.removeprefix("tbexp.samples.") for name in loaded()}
+    finally:
+        for name in loaded():
+            del sys.modules[name]
+        sys.modules.update(before)
+    assert found - {"tbexp.samples"} == set(LESSONS)
+
+
+def loaded() -> list[str]:
+    return [name for name in sys.modules if name == "tbexp.samples" or name.startswith("tbexp.samples.")]
 
 
 def test_a_missing_pretrained_model_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:

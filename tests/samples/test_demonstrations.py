@@ -22,13 +22,18 @@ def some(number: int, seed: int = 3, mistakes: float = 0.5) -> list[Demonstratio
     return list(itertools.islice(demonstrations(seed, mistakes), number))
 
 
+@pytest.fixture(scope="module")
+def many() -> list[Demonstration]:
+    return some(48 * 200)
+
+
 def test_a_seed_gives_the_same_stream() -> None:
     assert some(100) == some(100) != some(100, seed=4)
 
 
-def test_none_has_a_request_and_a_state_that_ship() -> None:
+def test_none_has_a_request_and_a_state_that_ship(many: list[Demonstration]) -> None:
     """What the policy reads of a shipped task, request and answers, is in no demonstration."""
-    texts = {tuple(m.content for m in d.messages if m.role in ("user", "tool")) for d in some(4000)}
+    texts = {tuple(m.content for m in d.messages if m.role in ("user", "tool")) for d in many[:4000]}
     for of in shipped().values():
         desk = Desk(of.rows)
         read = [of.query, *(desk.call(step.tool, step.arguments) for step in of.right if isinstance(step, Call))]
@@ -44,10 +49,10 @@ def test_a_shipped_content_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     assert next(demonstrations(0, 0.5)).messages[2].content != first.query
 
 
-def test_without_mistakes_every_one_is_right_and_with_them_the_table_holds() -> None:
+def test_without_mistakes_every_one_is_right_and_with_them_the_table_holds(many: list[Demonstration]) -> None:
     assert not any(d.mistake for d in some(480, mistakes=0.0))
     seen: dict[str, Counter[str]] = defaultdict(Counter)
-    for d in some(48 * 200):
+    for d in many:
         seen[d.shape][d.mistake] += 1
     assert set(seen) == set(SHAPES) == set(MISTAKES)
     for shape, chances in MISTAKES.items():
@@ -70,8 +75,8 @@ def test_the_mistakes_of_the_table_exist_and_leave_a_right_branch(shape: str) ->
     assert 0 < sum(MISTAKES[shape].values()) <= 0.97
 
 
-def test_a_conversation_reads_as_an_agent_would_have_it() -> None:
-    for d in some(200):
+def test_a_conversation_reads_as_an_agent_would_have_it(many: list[Demonstration]) -> None:
+    for d in many[:200]:
         roles = [m.role for m in d.messages]
         assert roles[:3] == ["system", "system", "user"] and roles[-1] == "assistant"
         assert d.messages[-1].content.endswith("<DONE>")
@@ -84,11 +89,11 @@ def test_a_conversation_reads_as_an_agent_would_have_it() -> None:
         assert len(ids) == len(set(ids))
 
 
-def test_a_conversation_after_the_system_part_is_short() -> None:
+def test_a_conversation_after_the_system_part_is_short(many: list[Demonstration]) -> None:
     """Words, digits and marks, a rough count of the tokens of a small vocabulary."""
     lengths = [
         sum(len(m.content.split()) + sum(3 + 3 * len(c.arguments) for c in m.calls) for m in d.messages[2:])
-        for d in some(500)
+        for d in many[:500]
     ]
     assert max(lengths) <= 160
 

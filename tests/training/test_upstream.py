@@ -1,10 +1,13 @@
-"""What is mended in the installed verl. In processes of their own, since a mend is for good."""
+"""What is mended in the installed verl. In processes of their own, since a mend is for good; forked from one that has
+loaded verl, which takes longer than all of them.
+"""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -97,15 +100,50 @@ sys.stdout.write(json.dumps(told))
 """
 
 
-def told_by(script: str, *words: str) -> dict[str, object]:
-    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True)
+# Runs each script of a JSON object of [script, words...] in a fork, and tells what it printed, or how it failed.
+FORKING = """
+import io, json, os, sys, traceback
+import torch
+from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
+from tbexp.training import upstream
+import verl.experimental.agent_loop.agent_loop, verl.utils.experimental.torch_functional
+import verl.models.transformers.monkey_patch, verl.workers.engine.fsdp.transformer_impl
+
+told = {}
+for name, (script, *words) in json.load(sys.stdin).items():
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        sys.argv[1:], sys.stdout = words, io.StringIO()
+        try:
+            exec(script, {"__name__": "__main__"})
+            said = sys.stdout.getvalue().splitlines()[-1]
+        except BaseException:
+            said = json.dumps(traceback.format_exc())
+        with os.fdopen(write, "w") as out:
+            out.write(said)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as said:
+        told[name] = json.load(said)
+    os.waitpid(child, 0)
+sys.__stdout__.write(json.dumps(told))
+"""
+SCRIPTS = {"mended": [MENDED], "known": [SLICING, "known"], "unknown": [SLICING, "unknown"]}
+
+
+@pytest.fixture(scope="module")
+def all_told() -> dict[str, Any]:
+    words = [sys.executable, "-c", FORKING]
+    done = subprocess.run(words, input=json.dumps(SCRIPTS), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
-def test_verl_0_9_1_needs_every_mend_and_none_after_it() -> None:
-    told = told_by(MENDED)
+def test_verl_0_9_1_needs_every_mend_and_none_after_it(all_told: dict[str, Any]) -> None:
+    told = all_told["mended"]
+    assert isinstance(told, dict), told
     assert told.pop("made") == ["head_device", "head_device of the Triton kernel", "text_positions", "vision_slicing"]
     assert told.pop("still") == []
     assert told.pop("log_probs") is True and told.pop("gradients") is True  # as before where nothing had to move
@@ -113,8 +151,9 @@ def test_verl_0_9_1_needs_every_mend_and_none_after_it() -> None:
 
 
 @pytest.mark.parametrize("kind", ["known", "unknown"])
-def test_under_ulysses_the_text_is_sliced_once_and_the_vision_tower_never(kind: str) -> None:
-    told = told_by(SLICING, kind)
+def test_under_ulysses_the_text_is_sliced_once_and_the_vision_tower_never(all_told: dict[str, Any], kind: str) -> None:
+    told = all_told[kind]
+    assert isinstance(told, dict), told
     assert told["same"] is True
     assert told["text"] == [[6, True]]  # of 12 tokens, on the first of two ranks
     # The tower sees its 16 patches whole, and no positions, by which verl's attention would take it for text.
