@@ -11,6 +11,7 @@ import re
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
 from typing import IO, TYPE_CHECKING
@@ -56,12 +57,14 @@ class Progress:
         with self._lock:
             self._stop_bars()
 
-    def stage(self, name: str, total: int | None, unit: str, *, done: int = 0) -> Bar:
-        """A new bar. total: None when nobody knows it. done: what an earlier run has finished already."""
+    def stage(self, name: str, total: int | None, unit: str, *, done: int = 0, recent: int | None = None) -> Bar:
+        """A new bar. total: None when nobody knows it. done: what an earlier run has finished already. recent: rate and
+        time left follow from so many units finished last; None: from all.
+        """
         with self._lock:
             if self.live:
-                return _LiveBar(self._live_bars(), name, total, unit, done, self._lock)
-            return _Lines(self, name, total, unit, done)
+                return _LiveBar(self._live_bars(), name, total, unit, done, recent, self._lock)
+            return _Lines(self, name, total, unit, done, recent)
 
     def say(self, text: str) -> None:
         """One line above the bars."""
@@ -116,7 +119,7 @@ class Progress:
 class Bar:
     """The state of one stage: how much is done, how fast, and the extra fields."""
 
-    def __init__(self, name: str, total: int | None, unit: str, done: int):
+    def __init__(self, name: str, total: int | None, unit: str, done: int, recent: int | None):
         self.name = name
         self.total = total
         self.unit = unit
@@ -124,8 +127,9 @@ class Bar:
         self._before = done
         self._fields: dict[str, Field] = {}
         self._started = time.monotonic()
-        # When the first units were done and how many: the rate counts from there, since what comes before is starting.
-        self._first: tuple[float, int] | None = None
+        # When units were done and how many then: the rate counts from the first, since what comes before is starting.
+        self._recent = recent
+        self._marks: deque[tuple[float, int]] = deque()
         self._ended = False
         self._lock = threading.RLock()
 
@@ -137,10 +141,19 @@ class Bar:
         """done: units finished in all. fields: shown behind the counts, such as passed="37%" or errors=0."""
         with self._lock:
             self.count = done
-            if self._first is None and done > self._before:
-                self._first = time.monotonic(), done
+            if done > (self._marks[-1][1] if self._marks else self._before):
+                self._mark(time.monotonic(), done)
             self._fields |= fields
             self._show()
+
+    def _mark(self, now: float, done: int) -> None:
+        if self._recent is None and self._marks:
+            return
+        self._marks.append((now, done))
+        if self._recent is None:
+            return
+        while done - self._marks[0][1] > self._recent and len(self._marks) > 2:
+            self._marks.popleft()
 
     def done(self, note: str = "") -> None:
         """Ends the stage; more calls change nothing."""
@@ -152,8 +165,9 @@ class Bar:
     def counts(self) -> str:
         """Such as `120/512 attempts, 14/s, 0:28 left`."""
         now = time.monotonic()
-        begun, before = self._first or (now, self.count)
-        seconds, fresh = now - begun, self.count - before
+        begun, before = self._marks[0] if self._marks else (now, self.count)
+        until = now if self._recent is None or not self._marks else self._marks[-1][0]  # whole units, when they are few
+        seconds, fresh = until - begun, self.count - before
         total = "" if self.total is None else f"/{self.total:,}"
         parts = [f"{self.count:,}{total} {self.unit}"]
         if self._ended:
@@ -175,8 +189,10 @@ class Bar:
 
 
 class _LiveBar(Bar):
-    def __init__(self, bars: Bars, name: str, total: int | None, unit: str, done: int, lock: threading.RLock):
-        super().__init__(name, total, unit, done)
+    def __init__(
+        self, bars: Bars, name: str, total: int | None, unit: str, done: int, recent: int | None, lock: threading.RLock
+    ):
+        super().__init__(name, total, unit, done, recent)
         self._lock = lock
         self._bars = bars
         self._task: TaskID = bars.add_task(name, total=total, completed=done, counts=self.counts(), extra="")
@@ -194,8 +210,8 @@ class _LiveBar(Bar):
 class _Lines(Bar):
     """One line at the start, one now and then, one at the end."""
 
-    def __init__(self, progress: Progress, name: str, total: int | None, unit: str, done: int):
-        super().__init__(name, total, unit, done)
+    def __init__(self, progress: Progress, name: str, total: int | None, unit: str, done: int, recent: int | None):
+        super().__init__(name, total, unit, done, recent)
         self._progress = progress
         self._next = self._started + progress._quiet_seconds
         before = f", {done:,} done before" if done else ""

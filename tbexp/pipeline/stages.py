@@ -184,7 +184,10 @@ def train(run: Context) -> None:
         log.warning("train: the weights of step %d are exported again: %s", done["chosen_step"], why)
         done = None
     pool = pool_of(run, [task.uid for task in train_tasks])
-    bar = run.progress.stage("train", steps, "updates", done=0 if done is None else steps)
+    # An update takes the longer the more groups are refilled, which changes as the policy learns; one in validate_every
+    # is followed by a validation, which so many updates hold one of.
+    finished, recent = 0 if done is None else steps, max(5, config.training.validate_every)
+    bar = run.progress.stage("train", steps, "updates", done=finished, recent=recent)
     if done is None:
         if wrong := template_problems(config):
             raise UserError(wrong)

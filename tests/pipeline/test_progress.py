@@ -64,6 +64,22 @@ def test_the_time_left_does_not_count_the_start(monkeypatch: pytest.MonkeyPatch)
     assert lines[1] == "train: 1/20 steps" and lines[-1] == "train: done, 3/20 steps, 1:44"
 
 
+def test_the_time_left_follows_the_units_finished_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("tbexp.pipeline.progress.time.monotonic", lambda: now[0])
+    with Progress(io.StringIO()) as progress:
+        follows = progress.stage("train", 100, "updates", recent=10)
+        of_all = progress.stage("train", 100, "updates")
+        for step in range(1, 51):
+            now[0] += 10.0 if step <= 30 else 40.0 if step % 10 else 100.0  # refills, and a validation now and then
+            for bar in (follows, of_all):
+                bar.update(step, phase="update")
+        now[0] += 20.0
+        follows.update(50, phase="generation")  # a part of an update is none
+    assert follows.counts() == f"50/100 updates, 1.3/min, {clock(50 * 46.0)} left"
+    assert of_all.counts().endswith(f"{clock(50 * (29 * 10 + 18 * 40 + 2 * 100 + 20) / 49)} left")
+
+
 def test_a_stage_of_unknown_size_has_counts_and_a_rate() -> None:
     stream = io.StringIO()
     with Progress(stream, quiet_seconds=0.0) as progress:
