@@ -7,6 +7,7 @@ config, all unknown keys in one error.
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib.util
 import json
 import math
@@ -229,6 +230,12 @@ def compose(overrides: list[str]) -> Any:
         raise UserError(Problem(f"verl refuses its configuration: {error}", "training.verl")) from error
     finally:
         GlobalHydra.instance().hydra = outer
+
+
+@functools.cache
+def verls_own() -> Any:
+    """verl's config as it ships, to be read only: it takes half a second, and each job of a sweep asks."""
+    return compose([])
 
 
 def check_passed_through(verl: Mapping[str, Any], base: Any) -> list[Problem]:

@@ -167,7 +167,7 @@ def problems(config: Config) -> list[Problem]:
         found.append(Problem(limit, "training.max_prompt_tokens", "set it below model.max_context"))
     found += estimates.problems(config)
     if config.training.verl and installed:
-        found += mapping.check_passed_through(config.training.verl, mapping.compose([]))
+        found += mapping.check_passed_through(config.training.verl, mapping.verls_own())
     return found
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -58,7 +57,7 @@ def test_what_a_killed_writer_left_is_removed_by_the_next_write_and_a_live_one_s
             process.kill()
             process.communicate()
     assert (tmp_path / "live.json").read_text() == "x" * 100_000
-    assert sorted(os.listdir(tmp_path)) == ["live.json", "other.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["live.json", "other.json"]
 
 
 def test_what_another_machine_is_writing_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,11 +84,11 @@ def test_writers_are_not_disturbed_by_those_who_clear_up(tmp_path: Path) -> None
     over.set()
     for thread in clearing:
         thread.join()
-    assert os.listdir(tmp_path) == ["a.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "a.json").mkdir()
     with pytest.raises(OSError):
         write_whole(tmp_path / "a.json", "{}")
-    assert os.listdir(tmp_path) == ["a.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]

@@ -35,10 +35,12 @@ def told(folder: Path, run: str, weights: Path, uri: str, **more: Any) -> str | 
     return run_id
 
 
-def test_each_chosen_checkpoint_is_one_version_however_often_and_by_whom_it_is_told(tmp_path: Path) -> None:
+def test_each_chosen_checkpoint_is_one_version_however_often_and_by_whom_it_is_told(
+    tmp_path: Path, database: Path
+) -> None:
     from mlflow.tracking import MlflowClient
 
-    uri, weights = f"sqlite:///{tmp_path}/mlflow.db", weights_in(tmp_path / "stages" / "chosen-step-4")
+    uri, weights = f"sqlite:///{database}", weights_in(tmp_path / "stages" / "chosen-step-4")
     first = told(tmp_path, "first", weights, uri)
     assert all_sent(tmp_path / "first", uri=uri, run_key="e/first", parent_run_id=None)
     assert told(tmp_path, "first", weights, uri) == first
@@ -60,10 +62,10 @@ def test_each_chosen_checkpoint_is_one_version_however_often_and_by_whom_it_is_t
     assert not list((tmp_path / "mlflow-artifacts").rglob("*.safetensors"))  # nothing was copied
 
 
-def test_weights_are_copied_when_that_is_asked_for_later(tmp_path: Path) -> None:
+def test_weights_are_copied_when_that_is_asked_for_later(tmp_path: Path, database: Path) -> None:
     from mlflow.tracking import MlflowClient
 
-    uri, weights = f"sqlite:///{tmp_path}/mlflow.db", weights_in(tmp_path / "stages" / "chosen-step-4")
+    uri, weights = f"sqlite:///{database}", weights_in(tmp_path / "stages" / "chosen-step-4")
     for upload in (False, True, True, False):
         told(tmp_path, "run", weights, uri, upload=upload)
     versions = sorted(MlflowClient(uri).search_model_versions("name = 'desk'"), key=lambda v: int(v.version))
@@ -73,12 +75,12 @@ def test_weights_are_copied_when_that_is_asked_for_later(tmp_path: Path) -> None
 
 
 def test_what_an_outage_kept_back_is_registered_at_the_next_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from mlflow.tracking import MlflowClient
 
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    weights, uri = weights_in(tmp_path / "stages" / "chosen-step-4"), f"sqlite:///{tmp_path}/mlflow.db"
+    weights, uri = weights_in(tmp_path / "stages" / "chosen-step-4"), f"sqlite:///{database}"
     assert told(tmp_path, "run", weights, "http://127.0.0.1:9") is None  # the discard port: nothing listens
     assert "the run goes on" in caplog.text
     rows = [json.loads(line) for line in (tmp_path / "run" / "models.jsonl").read_text().splitlines()]
@@ -89,10 +91,12 @@ def test_what_an_outage_kept_back_is_registered_at_the_next_start(
     assert len(MlflowClient(uri).search_model_versions("name = 'desk'")) == 1
 
 
-def test_a_registry_that_refuses_holds_nothing_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_registry_that_refuses_holds_nothing_up(
+    tmp_path: Path, database: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     from mlflow.tracking import MlflowClient
 
-    uri, weights = f"sqlite:///{tmp_path}/mlflow.db", weights_in(tmp_path / "chosen-step-4")
+    uri, weights = f"sqlite:///{database}", weights_in(tmp_path / "chosen-step-4")
     place = {"experiment": "e", "run_name": "run", "run_key": "e/run", "folder": tmp_path / "run"}
     with open_run(MLFLOW, default_uri=uri, params={}, patience=120, **place) as run:
         run.model(weights, name="a/b", key="abc", tags={})  # MLflow takes no such name

@@ -265,7 +265,7 @@ class Tracker(BaseHTTPRequestHandler):
 
 
 def test_an_outage_stops_nothing_and_what_was_missed_is_sent_at_the_next_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     server = ThreadingHTTPServer(("127.0.0.1", 0), Tracker)
@@ -282,7 +282,6 @@ def test_an_outage_stops_nothing_and_what_was_missed_is_sent_at_the_next_start(
     server.shutdown()
     server.server_close()
     assert "the run goes on" in caplog.text
-    database = tmp_path / "mlflow.db"
     with pytest.raises(KeyboardInterrupt), open_run(MLFLOW, default_uri=f"sqlite:///{database}", patience=120, **same):
         raise KeyboardInterrupt
     assert rows_of(database, "select count(*), count(distinct step) from metrics") == [(1500, 1500)]

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tbexp.errors import UserError
-from tbexp.training.mapping import check_passed_through, compose, overrides, passed_through, quoted, save_every
+from tbexp.training.mapping import (
+    check_passed_through,
+    compose,
+    overrides,
+    passed_through,
+    quoted,
+    save_every,
+    verls_own,
+)
 from tbexp.training.run import check
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -31,7 +39,7 @@ def composed(**changes: dict[str, Any]) -> Any:
 def test_our_overrides_are_verls_own_keys() -> None:
     from tbexp.training.mapping import dotted_keys, is_open, settings
 
-    base = compose([])
+    base = verls_own()
     known = set(dotted_keys(base))
     ours = settings(config(), model_folder=Path("/m"), folder=Path("/f"))
     # verl reads these two although its YAML does not list them
@@ -113,7 +121,7 @@ def test_all_unknown_keys_are_told_at_once_with_the_nearest() -> None:
         "trainer": {"save_frequency": 3, "total_epochs": 1},
         "actor_rollout_ref.rollout.engine_kwargs.vllm.anything": 1,
     }
-    problems = check_passed_through(verl, compose([]))
+    problems = check_passed_through(verl, verls_own())
     assert [p.where for p in problems] == [
         "training.verl.actor_rollout_ref.actor.entropy_coef",
         "training.verl.trainer.save_frequency",
