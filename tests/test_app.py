@@ -7,15 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra.core.config_loader import ConfigLoader
 
 from tbexp import app
-from tbexp.config.compose import Composer
 from tbexp.config.folders import conf_folder, options
 from tbexp.errors import Problem, UserError, WorldFailure
 
@@ -23,24 +20,8 @@ HEAVY = ("torch", "verl", "ray", "vllm", "mlflow", "scipy.stats", "matplotlib", 
 CHAT = ["policy=chat", "policy.endpoint.base_url=http://localhost:1/v1", "policy.endpoint.model=m"]
 
 
-COMPOSED: dict[Any, Any] = {}
-
-
 @pytest.fixture(autouse=True)
-def _composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What conf/ alone composes to is the same in every test here, and takes most of a command's time."""
-    made = Composer.__init__
-
-    def shared(self: Composer, loader: ConfigLoader, searched: Sequence[str] = ()) -> None:
-        made(self, loader, searched)
-        if not searched:
-            self._composed = COMPOSED
-
-    monkeypatch.setattr(Composer, "__init__", shared)
-
-
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers_as_before: None) -> None:
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers_as_before: None, composed_once: None) -> None:
     monkeypatch.chdir(tmp_path)
 
 

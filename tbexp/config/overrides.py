@@ -6,6 +6,7 @@ Decided here: which overrides are fit for composing, and what is wrong with the 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,8 +19,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from tbexp.config.compose import Composer, known_keys, plain
+from tbexp.config.compose import Composer, defaults_of, known_keys, open_mappings, plain
 from tbexp.config.nearest import did_you_mean, nearest, nearest_keys
+from tbexp.config.schema import Config
 from tbexp.config.secrets import NAME_IT, looks_secret, secret_name
 from tbexp.errors import Problem
 
@@ -78,15 +80,33 @@ def judge(compose: Composer, lines: Sequence[str], *, multirun: bool) -> Judged:
 
 
 def fits_as_it_is(compose: Composer, groups: Groups, parsed: Sequence[tuple[str, Override]]) -> bool:
-    """Whether these are settings of keys and choices of groups that are there already, and Hydra takes them all: it
-    refuses unknown ones itself, so that a command without a mistake is composed once.
+    """Whether these set keys and choose options that are there already, and Hydra takes them all. It refuses what is
+    unknown itself, so a command without a mistake is composed once; where one is plain to see, that is not tried.
     """
-    if any(override.type is not OverrideType.CHANGE or override.package is not None for _, override in parsed):
-        return False
-    chosen = [override.key_or_group for _, override in parsed if groups.is_choice(override)]
-    if len(set(chosen)) < len(chosen):
-        return False
+    chosen = set()
+    for _, override in parsed:
+        key = override.key_or_group
+        if override.type is not OverrideType.CHANGE or override.package is not None:
+            return False
+        if groups.is_choice(override):
+            if key in chosen or str(override.value()) not in compose.options(key):
+                return False
+            chosen.add(key)
+        elif not key.startswith("hydra.") and not ours(key):
+            return False
     return not isinstance(composed_with(compose, [line for line, _ in parsed]), Problem)
+
+
+def ours(key: str) -> bool:
+    """Whether the schema has the key, or a mapping above it whose keys are the user's."""
+    known, open_ones = _schema()
+    return key in known or key.startswith(open_ones)
+
+
+@functools.cache
+def _schema() -> tuple[frozenset[str], tuple[str, ...]]:
+    known = frozenset(known_keys(defaults_of(Config)))
+    return known, tuple(f"{path}." for path in open_mappings(Config))
 
 
 def fitting(compose: Composer, lines: list[str], problems: list[Problem], *, multirun: bool) -> list[str]:

@@ -8,6 +8,8 @@ import pytest
 
 from tbexp.app import main
 
+pytestmark = pytest.mark.usefixtures("composed_once")
+
 
 def test_a_dry_run_shows_the_plan_and_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
