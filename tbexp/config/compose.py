@@ -6,6 +6,7 @@ is shown by `--cfg job`. Whether values make sense is `validate.py`'s and `check
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,12 +43,18 @@ def opened(conf: Path, overrides: Sequence[str] = ()) -> Iterator[Composer]:
 
 def register(conf: Path) -> None:
     """The schema's defaults as the config `schema`, a checkout's sweeps as the group `sweep`, and our resolvers."""
+    _store(conf)
+    register_resolvers()
+
+
+@functools.cache
+def _store(conf: Path) -> None:
+    """Into Hydra's store, which is one for the process and hands out copies."""
     store = ConfigStore.instance()
     store.store(name="schema", node=schema_defaults(), provider="tbexp")
     sweeps = sweeps_folder(conf)
     for file in sorted(sweeps.glob("*.yaml")) if sweeps else ():
         store.store(group="sweep", name=file.stem, node=OmegaConf.load(file), package="_global_", provider="tbexp")
-    register_resolvers()
 
 
 def register_resolvers() -> None:
