@@ -34,7 +34,8 @@ def files(config: Config) -> Iterator[Problem]:
             named = getattr(config.tasks, key)
             if isinstance(named, str) and not any((base / named).exists() for base in (Path(), Path(root))):
                 yield Problem(f"there is no test list {named}, here or in {root}", f"tasks.{key}", "a YAML list")
-    if config.policy.kind == "local" and config.model.kind != "tiny" and config.model.path is not None:
+    makes = {"probe", "train", "evaluate", "serve"} & set(config.stages)  # others need no weights
+    if makes and config.policy.kind == "local" and config.model.kind != "tiny" and config.model.path is not None:
         folder = Path(config.model.path)
         if not (folder / "config.json").is_file():
             what = "has no config.json" if folder.is_dir() else "does not exist"

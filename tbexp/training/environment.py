@@ -38,7 +38,7 @@ def own_variables(config: Config, *, mark: str, temp: Path, metrics_file: Path) 
     }
     if config.topology.device == "cuda":
         # Asking whether there is a GPU must not start CUDA in the process that warm workers are forked from.
-        own["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+        own |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "VERL_USE_EXTERNAL_MODULES": "tbexp.training.apart"}
     if config.topology.device == "cpu":
         devices = config.topology.nodes * config.topology.gpus_per_node
         own |= {

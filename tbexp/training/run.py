@@ -223,16 +223,11 @@ def write_plan(
             "num_gpus": config.topology.gpus_per_node if config.topology.device == "cpu" else None,
             "object_store_bytes": OBJECT_STORE_BYTES if config.topology.device == "cpu" else None,
             "temp": str(temp),
-            "warm": warm_workers(config) and ray_address is None,
+            "warm": config.topology.warm_workers and ray_address is None,
         },
     }
     plan_file.write_text(json.dumps(plan, indent=1))
     return plan_file
-
-
-def warm_workers(config: Config) -> bool:
-    wanted = config.topology.warm_workers
-    return config.topology.device == "cpu" if wanted is None else wanted
 
 
 def run_verl(

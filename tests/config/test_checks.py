@@ -243,6 +243,13 @@ def test_what_this_machine_lacks_is_told(
 
 
 @pytest.mark.train  # an install that lacks nothing
+def test_a_report_is_made_where_the_weights_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    gone = {"model__kind": "folder", "model__path": "gone", "stages": ["report"]}
+    assert check_here(config(**gone), tmp_path / "run") == []
+
+
+@pytest.mark.train  # an install that lacks nothing
 def test_a_secrets_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     secrets = tmp_path / "secrets"
     secrets.write_text("NAME=value\n")

@@ -207,8 +207,18 @@ def test_the_drivers_environment_holds_nothing_that_would_change_verl_or_ray(tmp
     assert env["VERL_PLATFORM"] == "cpu" and env["PATH"] == "/bin" and env["KEY"] == "k"
     assert env["RAY_AUTH_TOKEN_PATH"] == str(tmp_path / "token")
     assert not {"RAY_ADDRESS", "RAY_AUTH_TOKEN"} & env.keys()
+    assert env["CUDA_VISIBLE_DEVICES"] == "-1"  # an id for Ray's logical device, and no GPU for anybody
     joining = for_driver(own, inherited=inherited, joins=True)
     assert joining["RAY_AUTH_TOKEN"] == "t" and not {"RAY_ADDRESS", "RAY_AUTH_TOKEN_PATH"} & joining.keys()
+
+
+def test_on_gpus_verl_loads_what_keeps_trainings_apart(tmp_path: Path) -> None:
+    from toy_config import toy_config
+
+    gpu = toy_config(topology={"device": "cuda", "rollout": "vllm", "gpus_per_node": 1})
+    own = own_variables(gpu, mark="m", temp=tmp_path, metrics_file=tmp_path / "rows")
+    env = for_driver(own, inherited={"VERL_USE_EXTERNAL_MODULES": "other", "CUDA_VISIBLE_DEVICES": "3"}, joins=False)
+    assert env["VERL_USE_EXTERNAL_MODULES"] == "tbexp.training.apart" and env["CUDA_VISIBLE_DEVICES"] == "3"
 
 
 LORA = {"lora_rank": 4, "lora_alpha": 8, "target_modules": "all-linear", "lora": {"merge": True}}
