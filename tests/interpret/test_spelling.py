@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tbexp.config.schema import Sampling
@@ -80,6 +80,7 @@ def test_special_tokens_stand_only_where_the_template_writes_them(renderer, quer
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.text(max_size=6) | st.sampled_from([" ", "\n\n", "a <b", "<|", "im_end"]), max_size=6).map("".join))
 def test_text_that_spells_no_special_token_has_the_tokens_that_it_always_had(tokenizer, renderer, text):
+    assume(not any(special in text for special in SPECIAL))  # "<|", "im_end" and a drawn "|>" spell one
     whole = tokenizer.apply_chat_template(
         [{"role": "system", "content": SYSTEM.content}, {"role": "user", "content": text}],
         add_generation_prompt=True,

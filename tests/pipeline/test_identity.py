@@ -90,7 +90,6 @@ def test_what_decides_an_attempt_changes_the_key_of_a_campaign_and_of_a_training
         ("optimizer.lr", 7e-7),
         ("topology.device", "cuda"),
         ("topology.dtype", "bfloat16"),
-        ("topology.rollout", "vllm"),
         ("training.clip_high", 0.77),
         ("training.mini_batches", 7),
         ("training.normalise_by_std", not SHIPPED["training"]["normalise_by_std"]),
@@ -102,6 +101,13 @@ def test_what_decides_an_attempt_changes_the_key_of_a_campaign_and_of_a_training
 )
 def test_what_decides_a_training_alone_leaves_the_attempts_of_the_base_policy(key: str, value: Any) -> None:
     changed = keys({key: value})
+    assert changed[0] == PLAIN[0] and changed[1] != PLAIN[1]
+
+
+def test_what_generates_in_training_generates_the_attempts_of_local_weights_too_unless_it_is_told_otherwise() -> None:
+    changed = keys({"topology.rollout": "vllm"})
+    assert changed[0] != PLAIN[0] and changed[1] != PLAIN[1]
+    changed = keys({"topology.rollout": "vllm", "policy.serve": "none"})
     assert changed[0] == PLAIN[0] and changed[1] != PLAIN[1]
 
 
