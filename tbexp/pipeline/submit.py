@@ -56,17 +56,24 @@ class Planned:
 
 def jobs_of(context: Context) -> list[Planned]:
     """The jobs of a run, each after those that it waits for. What is finished already is left out."""
+    found = open_jobs(context)
+    return [] if all(job.small for job in found) and told_already(context) else found
+
+
+def open_jobs(context: Context) -> list[Planned]:
+    """Those that make something, and the small ones that tell what it came to."""
     config = context.config
     wanted, found = set(config.stages), []
+    trained = "train" in wanted and is_trained(context)
     folder = context.run_dir / FOLDER
     early = [stage for stage in ("probe", "select") if stage in wanted]
     if "probe" in wanted and not config.probe.rows:
         if has_reference(config):
             found += array("reference", context, store_of(context, "reference"), "reference")
         found += array("probe", context, store_of(context, "probe"), "probe", names(found))
-    if early:
+    if early and not (trained and not found):
         found.append(Planned("select", folder, (told(early),), names(found), small=True))
-    if "train" in wanted:
+    if "train" in wanted and not trained:
         train = told(["train"])
         found.append(Planned("train", folder, (train,), names(found)[-1:], nodes=config.topology.nodes, trains=True))
     before = names(found)[-1:]
@@ -94,7 +101,7 @@ def told(names_of_stages: list[str]) -> dict[str, Any]:
 def array(name: str, context: Context, folder: Path, campaign: str, after: tuple[str, ...] = ()) -> list[Planned]:
     """The jobs that make a campaign's attempts; none when all are there."""
     shared = campaign != "trained"
-    if shared and finished(context, campaign):
+    if (shared or is_trained(context)) and finished(context, campaign):
         return []
     of = context.config.launcher.shards or context.config.topology.nodes
     tells = tuple({"campaign": campaign, "shard": index, "of": of} for index in range(of))
@@ -128,6 +135,27 @@ def finished(context: Context, name: str) -> bool:
         return False
     with AttemptStore(campaign.folder, read_only=True) as store:
         return not campaign.wanted.missing(store)
+
+
+def is_trained(context: Context) -> bool:
+    """Whether the training on the pool that was selected has its result, whole."""
+    if context.unknown or not (context.run_dir / "select" / "manifest.json").exists():
+        return False
+    from tbexp.training import chosen_weights, weights_fault
+
+    folder, _, _ = stages.training_folder(context)
+    result = read_json(folder / f"result-{context.config.training.steps}.json")
+    return result is not None and not weights_fault(chosen_weights(folder, result["chosen_step"]))
+
+
+def told_already(context: Context) -> bool:
+    """Whether select, evaluate and report have left what they leave, of what is there now."""
+    from tbexp.reporting import is_current
+
+    left = {"select": "select/manifest.json", "evaluate": "evaluate/summary.json"}
+    stages_left = [file for stage, file in left.items() if stage in context.config.stages]
+    there = all((context.run_dir / file).exists() for file in stages_left)
+    return there and ("report" not in context.config.stages or is_current(context.run_dir))
 
 
 def spec_of(context: Context, job: Planned, plans: Sequence[Path]) -> JobSpec:
@@ -224,6 +252,11 @@ def submit_run(config: Config, run_dir: Path, overrides: Sequence[str], sweep: I
         for stage in config.force:
             stages.forget(context, stage)
         jobs = jobs_of(context)
+        if not jobs:
+            progress.say(
+                f"everything is finished, so nothing is submitted; its results are in {os.path.relpath(run_dir)}"
+            )
+            return
         record: list[dict[str, Any]] = []
         try:
             for job in jobs:

@@ -378,6 +378,14 @@ def test_the_requeued_training_continues_one_curve_in_one_mlflow_run(trained: An
     assert version.source == (run / "train" / "chosen").resolve().as_uri()
 
 
+def test_the_same_command_after_a_finished_run_submits_nothing_and_says_so(cluster: Cluster, trained: Any) -> None:
+    here, run, *_ = trained
+    record = (run / "slurm" / "jobs.json").read_bytes()
+    again = cluster.tbexp(*TRAINING, here=here)
+    assert again.returncode == 0 and "everything is finished, so nothing is submitted" in again.stdout + again.stderr
+    assert cluster.idle() and (run / "slurm" / "jobs.json").read_bytes() == record
+
+
 def test_no_process_is_left_on_the_nodes(cluster: Cluster, trained: Any) -> None:
     *_, between = trained
     assert between == [] and left_over(cluster) == []
