@@ -88,7 +88,7 @@ def environment(config: Config) -> Iterator[Problem]:
     for key, variable in named_keys(config):
         if config.stages == ["regrade"] and not key.startswith("judge."):
             continue  # of a run's endpoints it asks the judge alone
-        if held is not None and variable in held:
+        if held is None or variable in held:
             continue
         if config.launcher.kind == "slurm":
             # Slurm would keep an exported key in files of its own.
@@ -100,9 +100,9 @@ def environment(config: Config) -> Iterator[Problem]:
 
 
 def secrets_held(file: str | None) -> set[str] | None:
-    """Names in the secrets file; None: there is none, or it is wrong, which `files` tells."""
+    """Names in the secrets file, none without one; None: it cannot be read, which `files` tells."""
     try:
-        return None if file is None else set(read_secrets(Path(file)))
+        return set() if file is None else set(read_secrets(Path(file)))
     except UserError:
         return None
 

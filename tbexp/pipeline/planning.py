@@ -9,6 +9,7 @@ seldom the one that trains; what cannot work anywhere has ended the command befo
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import shlex
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from tbexp.config.here import check_here
 from tbexp.config.schema import STAGES, Config
-from tbexp.errors import UserError
+from tbexp.errors import Problem, UserError
 from tbexp.pipeline.context import Context, Untracked
 from tbexp.pipeline.inputs import Inputs, problems_of
 from tbexp.pipeline.preflight import template_problems
@@ -29,8 +30,10 @@ def plan(config: Config, run_dir: Path, inputs: Inputs) -> None:
         raise UserError(wrong)
     with Progress(sys.stdout) as progress:
         context = Context(config, run_dir, progress, Untracked(), inputs)
-        missing = check_here(config, run_dir)
-        context.unknown = bool(problems_of(config, inputs)) or any(p.where == "model.path" for p in missing)
+        no_weights = weights_missing(context)
+        missing = [*check_here(config, run_dir), *no_weights]
+        no_weights += [problem for problem in missing if problem.where == "model.path"]
+        context.unknown = bool(problems_of(config, inputs) or no_weights)
         steps = stage_plans(config, run_dir, context)
         progress.table(
             f"plan of {config.name} in {short_path(run_dir)}; nothing was run",
@@ -70,6 +73,17 @@ def plan(config: Config, run_dir: Path, inputs: Inputs) -> None:
 
             for line in planned(context):
                 progress.say(line)
+
+
+def weights_missing(context: Context) -> list[Problem]:
+    """What the base policy of the sample domain starts from and this machine lacks."""
+    config = context.config
+    if config.policy.kind != "local" or config.model.kind != "warmed" or config.model.path is not None:
+        return []
+    try:
+        return [] if context.model_key else []
+    except UserError as error:
+        return list(error.problems)
 
 
 def stage_plans(config: Config, run_dir: Path, context: Context) -> dict[str, str]:
@@ -122,13 +136,11 @@ def verl_plan(config: Config, run_dir: Path) -> Iterator[str]:
     yield " \\\n  ".join(["python -m verl.trainer.main_ppo", *(shlex.quote(line) for line in made)])
     if config.topology.device != "cuda":
         return  # nothing that this machine could not simply try
-    try:
-        version = importlib.metadata.version("verl")
-    except importlib.metadata.PackageNotFoundError:
+    if importlib.util.find_spec("verl") is None:
         yield "\nverl is not installed here, so its own configuration was not composed with these"
         return
     mapping.compose(made)
-    yield f"\nverl {version} composes its configuration with these {len(made)} overrides"
+    yield f"\nverl {importlib.metadata.version('verl')} composes its configuration with these {len(made)} overrides"
 
 
 def short_path(path: Path) -> str:

@@ -278,6 +278,19 @@ def test_on_a_cluster_a_key_comes_from_the_secrets_file_and_never_from_the_envir
     assert os.environ["MY_KEY"] == "from the file" and "OTHER" not in os.environ
 
 
+@pytest.mark.parametrize("fault", ["it can be read by others", "it is not there", "a line is wrong"])
+def test_a_secrets_file_that_cannot_be_used_is_one_problem_and_not_one_for_each_key_too(
+    tmp_path: Path, fault: str
+) -> None:
+    secrets = tmp_path / "secrets"
+    if fault != "it is not there":
+        secrets.write_text("MY_KEY=x\n" if "others" in fault else "MY_KEY\n")
+        secrets.chmod(0o644 if "others" in fault else 0o600)
+    changes = {**CHAT, "policy__endpoint__api_key_env": "MY_KEY", "launcher__kind": "slurm", "stages": ["probe"]}
+    (problem,) = check_here(config(**changes, launcher__secrets_file=str(secrets)), tmp_path)
+    assert str(secrets) in str(problem) and "MY_KEY" not in str(problem)
+
+
 @pytest.mark.train  # an install that lacks nothing
 def test_a_line_of_the_secrets_file_that_is_wrong_is_not_repeated(tmp_path: Path) -> None:
     secrets = tmp_path / "secrets"

