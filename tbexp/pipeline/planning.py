@@ -81,9 +81,10 @@ def weights_missing(context: Context) -> list[Problem]:
     if config.policy.kind != "local" or config.model.kind != "warmed" or config.model.path is not None:
         return []
     try:
-        return [] if context.model_key else []
+        context.model_key  # noqa: B018
     except UserError as error:
         return list(error.problems)
+    return []
 
 
 def stage_plans(config: Config, run_dir: Path, context: Context) -> dict[str, str]:
@@ -100,7 +101,7 @@ def stage_plans(config: Config, run_dir: Path, context: Context) -> dict[str, st
         "train": f"{training.steps} updates of {group.groups_per_update} groups x {group.size} attempts, "
         f"validated every {training.validate_every}",
         "evaluate": f"{held_out} x {k} attempts for {', '.join(config.evaluation.policies)}",
-        "report": str(run_dir / "report" / "report.html"),
+        "report": short_path(run_dir / "report" / "report.html"),
     }
 
 

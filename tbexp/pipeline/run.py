@@ -97,7 +97,8 @@ def run_here(
             if uri is None or all_sent(tracked, uri=uri, run_key=key, parent_run_id=parent):
                 progress.say(f"{run_dir.name}: finished before, nothing to do")
                 return
-        prepare(config, run_dir, overrides)
+        if place.attempts:  # else this is a job, and its submission has written the whole run's config there
+            prepare(config, run_dir, overrides)
         try:
             with (
                 FileLock(run_dir / ".lock", timeout=0),

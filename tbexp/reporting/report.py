@@ -67,12 +67,14 @@ def write_report(run_dir: Path) -> Path:
 
 
 def digest(run: RunData) -> str:
-    """Hash of all that a report shows but the stages' seconds, which grow whenever a finished run is started again."""
+    """Hash of all that a report shows but the stages' seconds, which grow whenever a finished run is started again, and
+    of what is in the manifest whether the run has ended since or not.
+    """
 
     def plain(value: Any) -> Any:
         return {f.name: getattr(value, f.name) for f in fields(value)} if is_dataclass(value) else str(value)
 
-    manifest = {key: value for key, value in run.manifest.items() if key != "stages"}
+    manifest = {key: value for key, value in run.manifest.items() if key not in ("stages", "finished")}
     shown = json.dumps(plain(run) | {"manifest": manifest}, sort_keys=True, default=plain)
     return hashlib.sha256(shown.encode()).hexdigest()
 

@@ -164,7 +164,9 @@ def read_others(file: Path) -> dict[tuple[int, str], tuple[int, dict[str, int]]]
 
 
 def attempt_metrics(attempts: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Means over attempts of what the agent loop noted: seconds per part, turns, and the shares of finish reasons."""
+    """Over attempts, of what the agent loop noted: mean seconds per part, the shares of finish reasons, and the share of
+    all their seconds in which a tool was waited for (`sandbox`'s calls; the backend's start is a part of its own).
+    """
     if not attempts:
         return {}
     metrics: dict[str, float] = {}
@@ -172,6 +174,9 @@ def attempt_metrics(attempts: Sequence[dict[str, Any]]) -> dict[str, float]:
         metrics[f"train/attempt_seconds/{part}"] = sum(a.get("seconds", {}).get(part, 0.0) for a in attempts) / len(
             attempts
         )
+    whole, tools = (sum(a.get("seconds", {}).get(part, 0.0) for a in attempts) for part in ("total", "tools"))
+    if whole:
+        metrics["train/tool_wait_share"] = tools / whole
     for reason, count in sorted(Counter(str(a.get("finish_reason")) for a in attempts).items()):
         metrics[f"train/finish/{reason}"] = count / len(attempts)
     return metrics

@@ -30,6 +30,7 @@ OURS = {
     "training/num_turns/mean": "train/turns",
     "training/rollout_probs_diff_mean": "train/rollout_probability_difference",
     "training/rollout_probs_diff_max": "train/rollout_probability_difference_max",
+    "perf/throughput": "train/tokens_per_second_per_gpu",
     "timing_s/step": "train/seconds/step",
     "timing_s/gen": "train/seconds/generation",
     "timing_s/old_log_prob": "train/seconds/old_log_prob",
@@ -56,6 +57,11 @@ def named(data: Mapping[str, Any]) -> dict[str, float]:
         row["train/thrown_away/seconds"] = row["train/thrown_away/token_share"] * row["timing_s/gen"]
     if "actor/entropy" in row:
         row["train/entropy"] = row["actor/entropy"]
+    if "training/rollout_probs_diff_mean" in row:
+        # The old log-probabilities are the trainer's own, so verl's ppo_kl is of the trainer against itself.
+        row.pop("train/rollout_trainer_kl", None)
+        if "rollout_corr/kl" in row:
+            row["train/rollout_trainer_kl"] = row["rollout_corr/kl"]
     return row
 
 

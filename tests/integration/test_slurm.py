@@ -180,6 +180,17 @@ def test_the_key_that_the_jobs_used_is_in_no_file(cluster: Cluster, sweep: Any) 
     assert shown.stdout.count("COMPLETED") == 4 * 4 and KEY not in shown.stdout + shown.stderr
 
 
+def test_a_sweep_that_is_finished_is_not_submitted_again(cluster: Cluster, sweep: Any) -> None:
+    folder, words, _ = sweep
+    records = {file: file.read_bytes() for file in folder.rglob("jobs.json")}
+    again = cluster.tbexp("-m", SWEPT, *words, here=folder)
+    assert again.returncode == 0, again.stderr
+    assert again.stderr.count("everything is finished, so nothing is submitted") == 4, again.stderr
+    assert cluster.idle() and records == {file: file.read_bytes() for file in folder.rglob("jobs.json")}
+    config = next((folder / "outputs" / "laptop").glob("seed1-*/config.yaml")).read_text()
+    assert "- probe\n- select\n- report\n" in config  # the run's, not its last job's
+
+
 def test_a_job_that_fails_shows_its_error_to_the_submitter(cluster: Cluster, tmp_path: Path) -> None:
     words = garden_words(cluster, tmp_path, key="a-key-that-is-refused")
     assert cluster.tbexp(*words, here=tmp_path).returncode == 0

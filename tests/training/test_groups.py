@@ -150,6 +150,12 @@ def test_seconds_are_means_over_attempts_and_finish_reasons_are_shares() -> None
     }
 
 
+def test_the_share_of_time_waiting_for_tools_is_of_all_attempts_seconds_together() -> None:
+    attempts = [{"seconds": {"total": 8.0, "tools": 1.0}}, {"seconds": {"total": 2.0, "tools": 1.5}}]
+    assert attempt_metrics(attempts)["train/tool_wait_share"] == 0.25
+    assert "train/tool_wait_share" not in attempt_metrics([{"seconds": {"tools": 1.0}}])
+
+
 @pytest.mark.parametrize(("rewards", "kind"), [([1, 1, 1], "flat"), ([0, 0], "flat"), ([0, 1], "mixed")])
 def test_a_group_is_flat_when_all_its_rewards_are_equal(rewards: list[float], kind: str) -> None:
     assert kind_of(rewards) == kind

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
-from tbexp.training.rows import VALIDATION, fragment_name, fragments, merge, named, read, validation, write
+import tbexp
+from tbexp.training.groups import Ledger
+from tbexp.training.rows import OURS, VALIDATION, fragment_name, fragments, merge, named, read, validation, write
+
+ROOT = Path(tbexp.__file__).resolve().parent.parent
 
 
 def step(number: int, **data: Any) -> str:
@@ -48,6 +53,23 @@ def test_the_entropy_that_verl_computed_is_preferred_to_that_of_the_samples() ->
     for order in (["actor/entropy", "train/entropy_of_samples"], ["train/entropy_of_samples", "actor/entropy"]):
         values = {"actor/entropy": 2.0, "train/entropy_of_samples": 1.0}
         assert named({name: values[name] for name in order})["train/entropy"] == 2.0
+
+
+def test_the_mismatch_of_rollout_and_trainer_has_one_name_however_verl_measures_it() -> None:
+    bypassed = {"actor/ppo_kl": 0.5}
+    computed_again = {"actor/ppo_kl": 0.0, "rollout_corr/kl": 0.5, "training/rollout_probs_diff_mean": 0.1}
+    for data in (bypassed, computed_again):
+        assert named(data)["train/rollout_trainer_kl"] == 0.5
+    assert "train/rollout_trainer_kl" not in named({"actor/ppo_kl": 0.0, "training/rollout_probs_diff_mean": 0.1})
+
+
+def test_the_documented_figures_of_an_update_are_those_that_are_logged() -> None:
+    table = (ROOT / "docs" / "reference-run.md").read_text().partition("## What an update logs")[2].partition("##")[0]
+    told = set(re.findall(r"^\| `(train/[\w/]+)`", table, re.MULTILINE))
+    attempt = {"reward": 1.0, "tokens": 2, "surprise": 1.0, "seconds": {"total": 2.0, "tools": 1.0}}
+    ledger = Ledger(wanted=1, limit=1, dispatched=1, kinds={"a": "mixed"}, attempts=[attempt])
+    logged = {**ledger.metrics(), **dict.fromkeys(OURS.values(), 0.0), VALIDATION: 0.0, "train/thrown_away/seconds": 0.0}
+    assert len(told) > 15 and told - {"train/finish/REASON"} <= logged.keys(), told - logged.keys()
 
 
 def test_written_rows_are_one_json_object_per_step_in_order(tmp_path: Path) -> None:
