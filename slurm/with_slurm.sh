@@ -9,7 +9,7 @@
 # To stop it from elsewhere: kill -9 $(cat DIR/wrapper.pid), which takes everything along; it does not hear a milder signal.
 # DIR gets etc/slurm.conf, logs and the controller's state; with DIR/wrapper.pid, slurm/inside.sh DIR COMMAND... enters the running cluster.
 # The GPUs are links to /dev/null: Slurm wants character devices to count, and nothing here opens them.
-# Settings by environment: NODES (3), GPUS (8), CPUS (8) of each node.
+# Settings by environment: NODES (3), GPUS (8), CPUS (64), MEMORY (1000000, MB) of each node: counted, whatever there really is.
 set -euo pipefail
 dir=$(mkdir -p "$1" && cd "$1" && pwd)
 if [ -z "${TBEXP_INSIDE:-}" ]; then
@@ -22,7 +22,7 @@ fi
 unset TBEXP_INSIDE
 shift
 export PATH=/usr/sbin:/sbin:$PATH
-nodes=${NODES:-3} gpus=${GPUS:-8} cpus=${CPUS:-8} net=10.98.0 host=$(hostname -s) user=$(id -un)
+nodes=${NODES:-3} gpus=${GPUS:-8} cpus=${CPUS:-64} memory=${MEMORY:-1000000} net=10.98.0 host=$(hostname -s) user=$(id -un)
 shared="$dir:${SLURM_SHARED:-}"
 umask 022
 ulimit -c 0
@@ -78,7 +78,7 @@ MinJobAge=3600
 PropagateResourceLimits=NONE
 SchedulerParameters=bf_interval=2
 AccountingStorageType=accounting_storage/none
-NodeName=n[1-$nodes] NodeAddr=$net.[11-$((10 + nodes))] CPUs=$cpus RealMemory=8000 Gres=gpu:$gpus State=UNKNOWN
+NodeName=n[1-$nodes] NodeAddr=$net.[11-$((10 + nodes))] CPUs=$cpus RealMemory=$memory Gres=gpu:$gpus State=UNKNOWN
 PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 X
 echo "Name=gpu File=$dir/dev/nvidia[0-$((gpus - 1))]" >"$dir/etc/gres.conf"

@@ -11,7 +11,7 @@ from tbexp.cluster.job import IDLE, STOPPED, NodeJob
 from tbexp.cluster.network import Network
 from tbexp.cluster.ray_nodes import Ray
 from tbexp.cluster.state import JobState, cancel, states
-from tbexp.cluster.submission import JobSpec, batch_text, inside_job, submit
+from tbexp.cluster.submission import JobSpec, batch_text, inside_job, resources, submit
 
 __all__ = [
     "IDLE",
@@ -24,6 +24,7 @@ __all__ = [
     "batch_text",
     "cancel",
     "inside_job",
+    "resources",
     "states",
     "submit",
 ]

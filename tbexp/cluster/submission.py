@@ -31,7 +31,8 @@ MAX_WARNINGS = 10_000  # submitit counts warnings and would stop requeuing; how 
 class JobSpec:
     """One submission. work: one callable, or those of an array. after: names of jobs that have to end well before.
 
-    folder: shared by the nodes; gets scripts, pickles and logs. gpus: of each node, 0: none are asked for.
+    folder: shared by the nodes; gets scripts, pickles and logs. gpus: of each node, 0: none are asked for. gpu_nodes:
+    whether it belongs on nodes that have GPUs, which a site need not count.
     """
 
     name: str
@@ -40,6 +41,7 @@ class JobSpec:
     folder: Path
     nodes: int = 1
     gpus: int = 0
+    gpu_nodes: bool = True
     small: bool = False  # one CPU for a short time
     after: tuple[str, ...] = ()
 
@@ -49,19 +51,32 @@ def inside_job(environment: Mapping[str, str]) -> str | None:
     return environment.get("SLURM_JOB_ID") or environment.get("SLURM_JOBID")
 
 
+def resources(spec: JobSpec, launcher: Launcher) -> tuple[int | None, float | None]:
+    """CPUs and GB of memory that are asked for on each node; None: what the site gives."""
+    if spec.small:
+        return 1, launcher.cpu_memory_gb
+    cpus, memory = launcher.cpus_without_gpu, launcher.memory_gb_without_gpu
+    if spec.gpus:
+        cpus = None if launcher.cpus_per_gpu is None else launcher.cpus_per_gpu * spec.gpus
+        memory = None if launcher.memory_gb_per_gpu is None else launcher.memory_gb_per_gpu * spec.gpus
+    return launcher.cpus_per_node or cpus, launcher.memory_gb or memory
+
+
 def options(spec: JobSpec, launcher: Launcher, after: Sequence[str]) -> dict[str, Any]:
     """The job in submitit's names. after: ids of the jobs that it waits for."""
     more: dict[str, Any] = {"kill-on-invalid-dep": "yes"} if after else {}
     more |= {"requeue": True} if launcher.requeue else {"no-requeue": True}
     more |= {name.replace("_", "-"): value for name, value in launcher.sbatch.items()}
+    cpus, memory = resources(spec, launcher)
     srun = ["--kill-on-bad-exit=1", "--export=ALL"]
+    srun += [] if cpus is None else [f"--cpus-per-task={cpus}"]  # since Slurm 22.05 it does not have the job's
     if launcher.container is not None:
         srun += [f"--container-image={launcher.container}"]
         if launcher.container_mounts:
             srun += [f"--container-mounts={','.join(launcher.container_mounts)}"]
     chosen = {
         "job_name": spec.title,
-        "partition": (launcher.cpu_partition if spec.small else None) or launcher.partition,
+        "partition": (None if spec.gpu_nodes else launcher.cpu_partition) or launcher.partition,
         "account": launcher.account,
         "qos": launcher.qos,
         "exclude": launcher.exclude,
@@ -69,8 +84,8 @@ def options(spec: JobSpec, launcher: Launcher, after: Sequence[str]) -> dict[str
         "nodes": spec.nodes,
         "ntasks_per_node": 1,
         "gpus_per_node": spec.gpus or None,
-        "cpus_per_task": 1 if spec.small else launcher.cpus_per_node,
-        "mem": None if spec.small or launcher.memory_gb is None else f"{round(launcher.memory_gb * 1024)}M",
+        "cpus_per_task": cpus,
+        "mem": None if memory is None else f"{round(memory * 1024)}M",
         "signal_delay_s": min(
             launcher.signal_seconds, 30 * launcher.cpu_minutes if spec.small else 60 * launcher.minutes
         ),

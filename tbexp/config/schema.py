@@ -171,7 +171,7 @@ class Launcher(Group):
     kind: Literal["local", "slurm"]
     secrets_file: AbsolutePath | None = None  # NAME=value lines, mode 0600, read where an endpoint is called
     partition: str | None = None
-    cpu_partition: str | None = None  # of jobs that need one CPU only (select, report); null: partition
+    cpu_partition: str | None = None  # of jobs that use no GPU; null: partition
     account: str | None = None
     qos: str | None = None
     exclude: str | None = None  # nodes that are not to be used
@@ -180,9 +180,15 @@ class Launcher(Group):
     signal_seconds: AtLeastOne = 600  # warning before the limit; must be enough for a step, saving it and leaving
     requeue: bool = True  # a job that was warned goes back into the queue and goes on from what it saved
     idle_restarts: Count = 2  # starts in a row that may keep no new step, before a job is given up
-    gpus_per_node: Count | None = None  # asked of Slurm; null: topology.gpus_per_node, on the CPU none
+    gpus_per_node: Count | None = None  # of jobs that use GPUs; null: topology.gpus_per_node, on the CPU none
+    # Of a node of a job that trains or makes attempts; null: by the next four.
     cpus_per_node: AtLeastOne | None = None
-    memory_gb: Positive | None = None  # of a node
+    memory_gb: Positive | None = None
+    cpus_per_gpu: AtLeastOne | None = 8  # for each GPU that is asked for; null here and below: the site's default
+    memory_gb_per_gpu: Positive | None = 96.0
+    cpus_without_gpu: AtLeastOne | None = 8  # of a job that uses no GPU, such as attempts by an endpoint
+    memory_gb_without_gpu: Positive | None = 32.0
+    cpu_memory_gb: Positive | None = 8.0  # of a job that needs one CPU only (select, report)
     shards: AtLeastOne | None = None  # jobs that a probe or an evaluation is divided into; null: topology.nodes
     check_endpoints: bool = True  # at submission: something listens at each; false: only the nodes can reach them
     join_seconds: Positive = 600.0  # within which all nodes must have joined a training

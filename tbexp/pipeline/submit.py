@@ -23,9 +23,9 @@ from typing import Any
 from filelock import FileLock
 
 from tbexp.attempts import AttemptStore
-from tbexp.cluster import JobSpec, Network, NodeJob, Ray, batch_text, inside_job, states, submit
+from tbexp.cluster import JobSpec, Network, NodeJob, Ray, batch_text, inside_job, resources, states, submit
 from tbexp.config.checks import key_names
-from tbexp.config.schema import Config
+from tbexp.config.schema import Config, Launcher
 from tbexp.config.secrets import read_secrets
 from tbexp.errors import Problem, UserError
 from tbexp.pipeline import stages
@@ -158,18 +158,33 @@ def told_already(context: Context) -> bool:
     return there and ("report" not in context.config.stages or is_current(context.run_dir))
 
 
+def gpus_of(config: Config, job: Planned) -> int | None:
+    """GPUs of each node that the job asks for; None: it has no use for any. 0: the site does not count them."""
+    if job.small:
+        return None
+    launcher, topology = config.launcher, config.topology
+    policy = config.policy
+    if job.tells[0].get("campaign") == "reference":
+        policy = config.selection.reference.policy
+    if policy.kind != "local" and policy.serve != "vllm":
+        return None  # an endpoint elsewhere computes
+    if launcher.gpus_per_node is not None:
+        return launcher.gpus_per_node
+    if topology.device == "cuda":
+        return topology.gpus_per_node
+    return policy.vllm.tensor_parallel_size if policy.serve == "vllm" else None
+
+
 def spec_of(context: Context, job: Planned, plans: Sequence[Path]) -> JobSpec:
     """The job as `cluster` takes it. plans: the files that its work will read."""
     config = context.config
     launcher, topology = config.launcher, config.topology
-    gpus = launcher.gpus_per_node
-    if gpus is None:
-        gpus = topology.gpus_per_node if topology.device == "cuda" else 0
+    gpus = gpus_of(config, job)
     ray, network = None, None
     if job.trains:
         from tbexp.training.mapping import ray_cpus_of_a_node
 
-        devices = max(gpus, topology.gpus_per_node)
+        devices = max(gpus or 0, topology.gpus_per_node)
         ray = Ray(devices, ray_cpus_of_a_node(config), launcher.join_seconds)
         if launcher.check_network and job.nodes > 1:
             network = Network(topology.device, launcher.network_seconds, launcher.network_interface)
@@ -191,7 +206,8 @@ def spec_of(context: Context, job: Planned, plans: Sequence[Path]) -> JobSpec:
         work=work,
         folder=job.folder,
         nodes=job.nodes,
-        gpus=0 if job.small else gpus,
+        gpus=gpus or 0,
+        gpu_nodes=gpus is not None,
         small=job.small,
         after=job.after,
     )
@@ -212,11 +228,22 @@ def planned(context: Context) -> Iterator[str]:
     for job in jobs:
         spec = spec_of(context, job, plan_files(job))
         size = f"{len(job.tells)} x " if len(job.tells) > 1 else ""
-        gpus = f", {spec.gpus} GPUs each" if spec.gpus else ""
         after = f", after {' and '.join(job.after)}" if job.after else ""
-        yield f"{job.name:<{width}}  {size}{job.nodes} node{'s' if job.nodes > 1 else ''}{gpus}{after}"
+        asked = ", ".join([f"{job.nodes} node{'s' if job.nodes > 1 else ''}", *asks(spec, context.config.launcher)])
+        yield f"{job.name:<{width}}  {size}{asked}{after}"
     for job in jobs:
         yield f"\n# ---- {job.name}\n{batch_text(spec_of(context, job, plan_files(job)), context.config.launcher)}"
+
+
+def asks(spec: JobSpec, launcher: Launcher) -> list[str]:
+    """What is asked for on each node."""
+    cpus, memory = resources(spec, launcher)
+    told = [f"{spec.gpus} GPU{'s' if spec.gpus > 1 else ''}"] if spec.gpus else []
+    told += [] if cpus is None else [f"{cpus} CPU{'s' if cpus > 1 else ''}"]
+    told += [] if memory is None else [f"{memory:g} GB"]
+    if told and (spec.nodes > 1 or len(spec.work) > 1):
+        told[-1] += " each"
+    return told
 
 
 def submit_run(config: Config, run_dir: Path, overrides: Sequence[str], sweep: InSweep | None = None) -> None:

@@ -164,8 +164,8 @@ def read_others(file: Path) -> dict[tuple[int, str], tuple[int, dict[str, int]]]
 
 
 def attempt_metrics(attempts: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Over attempts, of what the agent loop noted: mean seconds per part, the shares of finish reasons, and the share of
-    all their seconds in which a tool was waited for (`sandbox`'s calls; the backend's start is a part of its own).
+    """Of what the agent loop noted: mean seconds per part, shares of finish reasons, and of all attempts' seconds the
+    share in which tools were waited for (calls only: the backend's start is a part of its own).
     """
     if not attempts:
         return {}

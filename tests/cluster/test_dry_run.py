@@ -36,17 +36,60 @@ def printed(capsys: pytest.CaptureFixture[str], folder: Path) -> str:
     return "".join(f"{line.rstrip()}\n" for line in out.splitlines() if not line.startswith("verl "))  # may be missing
 
 
-def test_the_text_for_sbatch_is_as_written_down(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("below", ["", "a" * 90])
+def test_the_text_for_sbatch_is_as_written_down_wherever_one_is(
+    below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    here = tmp_path / below
+    here.mkdir(exist_ok=True)
+    monkeypatch.chdir(here)
     monkeypatch.setenv("PATH", "/nowhere")  # neither Slurm nor anything else is asked
     assert main(OVERRIDES) == 0
-    text = printed(capsys, tmp_path)
-    if os.environ.get("TBEXP_GOLDEN"):
+    text = printed(capsys, here)
+    if os.environ.get("TBEXP_GOLDEN") and not below:
         GOLDEN.write_text(text)
     assert text == GOLDEN.read_text()
-    assert not list(tmp_path.iterdir())
+    assert not list(here.iterdir())
+
+
+ENDPOINT = ("policy=chat", "policy.endpoint.base_url=http://h/v1", "policy.endpoint.model=m", "topology=h100x3")
+
+
+@pytest.mark.parametrize(
+    ("words", "jobs"),
+    [
+        (ENDPOINT, {"probe": "3 x 1 node, 8 CPUs, 32 GB each", "select": "1 node, 1 CPU, 8 GB, after probe"}),
+        ((*ENDPOINT, "launcher.cpus_without_gpu=null", "launcher.memory_gb_without_gpu=null"), {"probe": "3 x 1 node"}),
+        ((*ENDPOINT, "launcher.shards=1", "launcher.gpus_per_node=8"), {"probe": "1 node, 8 CPUs, 32 GB"}),
+        (
+            ("policy=chat", "policy.endpoint.model=m", "policy.serve=vllm", "policy.vllm.model=/models/m"),
+            {"probe": "1 node, 1 GPU, 8 CPUs, 96 GB"},
+        ),
+        (("topology=h100x3",), {"probe": "3 x 1 node, 8 GPUs, 64 CPUs, 768 GB each"}),
+        (("topology=gpu1", "launcher.cpus_per_node=20"), {"probe": "1 node, 1 GPU, 20 CPUs, 96 GB"}),
+        ((), {"probe": "1 node, 8 CPUs, 32 GB"}),
+    ],
+)
+def test_a_job_asks_for_what_it_can_use(
+    words: tuple[str, ...],
+    jobs: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sites = ("launcher.partition=gpu", "launcher.cpu_partition=cpu")
+    assert main(["dry_run=true", "launcher=slurm", "stages=[probe,select]", *sites, *words]) == 0
+    out = capsys.readouterr().out
+    for name, asked in jobs.items():
+        assert re.search(rf"^{name} +{re.escape(asked)}$", out, re.MULTILINE), out
+    uses_gpus = " GPU" in jobs["probe"]
+    (probe,) = re.findall(r"# ---- probe\n.*?# ---- select", out, re.DOTALL)
+    assert ("--gpus-per-node" in probe) == uses_gpus
+    assert f"--partition={'gpu' if uses_gpus else 'cpu'}" in probe
+    assert all(line.count("--cpus-per-task=") == 1 for line in probe.splitlines() if line.startswith("srun")) == (
+        "launcher.cpus_without_gpu=null" not in words
+    )
 
 
 def test_rows_made_elsewhere_need_no_probe_job(

@@ -29,22 +29,29 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
 
 
-def test_the_plan_of_the_published_run_is_as_written_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("below", ["", "a" * 90])
+def test_the_plan_of_the_published_run_is_as_written_down_wherever_one_is(
+    below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = tmp_path / below
+    here.mkdir(exist_ok=True)
+    monkeypatch.chdir(here)
     assert main(PLAN) == 0
     text = capsys.readouterr().out.partition("\n# ---- reference")[0]  # sbatch's text is test_dry_run's
-    text = re.sub(r"seed1-[0-9a-f]{8}", "<run>", text.replace(str(tmp_path), "<here>"))
+    text = re.sub(r"seed1-[0-9a-f]{8}", "<run>", text.replace(str(here), "<here>"))
     text = "".join(f"{line.rstrip()}\n" for line in text.splitlines() if not line.startswith("verl "))
-    if os.environ.get("TBEXP_GOLDEN"):
+    if os.environ.get("TBEXP_GOLDEN") and not below:
         GOLDEN.write_text(text)
     assert text == GOLDEN.read_text()
-    assert not list(tmp_path.iterdir())
+    assert not list(here.iterdir())
 
 
 def test_the_plan_has_a_job_for_each_stage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(PLAN) == 0
     out = capsys.readouterr().out
     assert out.count("#!/bin/bash") == 7
-    assert "train             3 nodes, 8 GPUs each, after select" in out
+    assert "train             3 nodes, 8 GPUs, 64 CPUs, 768 GB each, after select" in out
+    assert "reference         3 x 1 node, 8 CPUs, 32 GB each\n" in out  # an endpoint elsewhere: no GPUs
     assert "#SBATCH --nodes=3" in out and "#SBATCH --gpus-per-node=8" in out
 
 

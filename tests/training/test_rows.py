@@ -68,7 +68,12 @@ def test_the_documented_figures_of_an_update_are_those_that_are_logged() -> None
     told = set(re.findall(r"^\| `(train/[\w/]+)`", table, re.MULTILINE))
     attempt = {"reward": 1.0, "tokens": 2, "surprise": 1.0, "seconds": {"total": 2.0, "tools": 1.0}}
     ledger = Ledger(wanted=1, limit=1, dispatched=1, kinds={"a": "mixed"}, attempts=[attempt])
-    logged = {**ledger.metrics(), **dict.fromkeys(OURS.values(), 0.0), VALIDATION: 0.0, "train/thrown_away/seconds": 0.0}
+    logged = {
+        **ledger.metrics(),
+        **dict.fromkeys(OURS.values(), 0.0),
+        VALIDATION: 0.0,
+        "train/thrown_away/seconds": 0.0,
+    }
     assert len(told) > 15 and told - {"train/finish/REASON"} <= logged.keys(), told - logged.keys()
 
 
