@@ -107,7 +107,7 @@ class NodeJob:
                     write(start / "stop", json.dumps({"until": signals.warned + self.warning_seconds}))
         finally:
             if self.ray is not None:
-                ray_nodes.dismiss(nodes, start)
+                ray_nodes.dismiss(nodes, start, lambda: signals.ended)
         if work.returncode not in (0, STOPPED, IDLE):
             raise JobFailed(outcome(start) or f"the work ended with code {work.returncode}")
         return work.returncode

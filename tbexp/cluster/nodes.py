@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import logging
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -110,18 +109,16 @@ def scratch(nodes: Nodes) -> Iterator[Path]:
     This process adopts orphans, so all of them are its descendants: Ray's agents outlive their raylet, and are known by
     nothing else once they have closed their files.
     """
-    temp = processes.temp_folder(nodes.mark)
     processes.end(nodes.mark)
-    shutil.rmtree(temp, ignore_errors=True)
-    temp.mkdir(mode=0o700)
     pr_set_child_subreaper = 36
     ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
-    try:
-        yield temp
-    finally:
-        if ended := end_descendants():
-            log.info("%s: %d processes were ended", nodes.host, ended)
-        shutil.rmtree(temp, ignore_errors=True)
+    with processes.held(processes.temp_folder(nodes.mark)) as temp:
+        try:
+            yield temp
+        finally:
+            (temp / processes.TOKEN).unlink(missing_ok=True)  # Slurm may not leave the time to end all processes
+            if ended := end_descendants():
+                log.info("%s: %d processes were ended", nodes.host, ended)
 
 
 def end_descendants(patience: float = 20.0) -> int:

@@ -26,6 +26,7 @@ from tbexp.cluster.ports import NAMED, PORTS, free_range
 from tbexp.training import processes
 from tbexp.training.environment import TAKEN_AWAY, python_path
 
+HEAD = "head.json"
 LEAVE_SECONDS = 20.0
 LOST_SECONDS = 20.0  # a head that answers no connection for so long is gone
 
@@ -48,6 +49,8 @@ def gather(nodes: Nodes, start: Path, temp: Path, ray: Ray, check: Check) -> tup
     Raises JobFailed with the names of the nodes that are missing, and why if they have told.
     """
     end = time.monotonic() + ray.join_seconds
+    for left in start.parent.glob(f"*/{HEAD}"):  # by a start that was killed
+        left.unlink(missing_ok=True)
     token = secrets.token_hex(32)
     me = address_of(nodes.host)
     first = free_range(nodes, me)
@@ -56,7 +59,7 @@ def gather(nodes: Nodes, start: Path, temp: Path, ray: Ray, check: Check) -> tup
     options += [f"--ray-client-server-port={first + 1}"]
     head = spawn(ray_start(me, first, ray, options), environment)
     wait_for_port(me, first, head, end, check)
-    write(start / "head.json", json.dumps({"address": me, "port": first, "token": token}), private=True)
+    write(start / HEAD, json.dumps({"address": me, "port": first, "token": token}), private=True)
     address = f"{me}:{first}"
     command = [sys.executable, "-m", "tbexp.cluster.roll_call", address, str(start / "present.json")]
     caller = spawn(command, environment)
@@ -98,14 +101,17 @@ def missing(nodes: Nodes, start: Path, present: dict[str, Any], ray: Ray, waited
     return f"{have}; missing: {'; '.join(told)}. Exclude a bad node with launcher.exclude=NODE"
 
 
-def dismiss(nodes: Nodes, start: Path) -> None:
-    """On rank 0: the others leave; the head ends with this rank's other processes (`scratch`)."""
+def dismiss(nodes: Nodes, start: Path, ended: Callable[[], bool]) -> None:
+    """On rank 0: the others leave; the head ends with this rank's other processes (`scratch`).
+
+    ended: Slurm has asked for the end. It has asked the others too, which then say nothing more, and kills soon.
+    """
     write(start / "done", "")
+    (start / HEAD).unlink(missing_ok=True)  # it holds the token
     end = time.monotonic() + LEAVE_SECONDS
     joined = [r for r in range(1, len(nodes.hosts)) if read(start / f"rank-{r}.json").get("joined")]
-    while time.monotonic() < end and not all((start / f"left-{rank}").exists() for rank in joined):
+    while time.monotonic() < end and not ended() and not all((start / f"left-{rank}").exists() for rank in joined):
         time.sleep(0.2)
-    (start / "head.json").unlink(missing_ok=True)  # it holds the token
 
 
 def serve(nodes: Nodes, start: Path, temp: Path, ray: Ray, check: Check) -> None:
@@ -116,7 +122,7 @@ def serve(nodes: Nodes, start: Path, temp: Path, ray: Ray, check: Check) -> None
         write(start / f"rank-{nodes.rank}.json", json.dumps({"phase": phase, **more}))
 
     tell("it waits for the head")
-    while not (head := read(start / "head.json")):
+    while not (head := read(start / HEAD)):
         check()
         if (start / "done").exists() or time.monotonic() > end + LEAVE_SECONDS:
             return
@@ -178,7 +184,7 @@ def ray_start(me: str, first: int, ray: Ray, options: list[str]) -> list[str]:
 
 def environment_of(nodes: Nodes, temp: Path, token: str) -> dict[str, str]:
     """Of Ray's processes on this node: nothing that a site has set for Ray or verl, no address, the job's token."""
-    file = temp / "token"
+    file = temp / processes.TOKEN
     write(file, token, private=True)
     kept = {name: value for name, value in inherited().items() if not name.startswith(TAKEN_AWAY)}
     return kept | {

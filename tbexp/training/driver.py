@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import shutil
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -28,11 +29,14 @@ log = logging.getLogger(__name__)
 def leave_nothing_behind(temp: Path) -> None:
     """Forks a watcher that ends Ray's processes and removes their folder when this process is killed.
 
-    Most of them end with it, but Ray's agents wait for a raylet that does not come back.
+    Most of them end with it, but Ray's agents wait for a raylet that does not come back. Whoever ends a job tells all
+    of its processes at once (Slurm, a terminal), so the watcher is deaf to that.
     """
     mark = os.environ[processes.MARK]
     ours, theirs = os.pipe()
     if os.fork() == 0:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_IGN)
         os.close(theirs)
         os.setsid()
         os.read(ours, 1)  # returns when this process has ended, however it did

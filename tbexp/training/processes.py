@@ -1,5 +1,8 @@
 """Processes of one training: found again by a mark in their environment, ended without leaving one behind.
 
+Their temporary folder, which holds the token of their Ray, is held by a lock as long as whoever made it lives; one that
+nobody holds any more, since its maker was killed, goes when the next one is made on the machine.
+
 Ray's processes start process groups of their own, so a group or session does not reach them all; an inherited variable
 does, but for Ray's agents, which write their title over their environment or a part of it: those are known by the open
 files that they have in the run's temporary folder. Only processes found in one of these two ways are ever signalled.
@@ -7,17 +10,24 @@ files that they have in the run's temporary folder. Only processes found in one 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import os
+import shutil
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from tbexp.sandbox.launch import TRAINING_MARK
 
 MARK = TRAINING_MARK
 PR_SET_PDEATHSIG = 1
+TEMP, NAME = Path("/tmp"), "tbx-"
+OWNER = "owner"  # a file in the folder, locked by its maker
+TOKEN = "token"
 LIBC = ctypes.CDLL(None)
 
 
@@ -31,7 +41,39 @@ def die_with(parent: int) -> None:
 
 def temp_folder(mark: str) -> Path:
     """Ray's folder of this training. Short: the paths of Unix sockets end at 107 characters."""
-    return Path("/tmp") / f"tbx-{mark}"
+    return TEMP / f"{NAME}{mark}"
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[Path]:
+    """The folder, new and empty, for its owner only; gone in the end, the token in it first. To be called with nothing
+    of the same mark alive.
+    """
+    remove_abandoned()
+    shutil.rmtree(folder, ignore_errors=True)
+    fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(mode=0o700)
+    with (fresh / OWNER).open("w") as owner:
+        fcntl.flock(owner, fcntl.LOCK_EX)  # before anyone can find it
+        fresh.rename(folder)
+        try:
+            yield folder
+        finally:
+            (folder / TOKEN).unlink(missing_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_abandoned() -> None:
+    """Ends the processes and removes the folders of makers that were killed on this machine."""
+    for folder in TEMP.glob(f"{NAME}*"):
+        try:
+            with (folder / OWNER).open("r+") as owner:
+                fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                end(folder.name.removeprefix(NAME))
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:  # another user's, or held, or gone
+            continue
 
 
 def marked(mark: str) -> list[int]:

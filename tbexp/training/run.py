@@ -17,6 +17,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -95,6 +96,8 @@ def train(
     mark = run_mark(folder)
     processes.end(mark)  # of a run that was killed
     temp = processes.temp_folder(mark)
+    if ray_address is not None:
+        temp = Path(tempfile.gettempdir()) / temp.name  # the job's: it goes with the job, however that ends
     trials = config.training.validation_attempts * len(validation_uids)
     report = Reporter(
         folder,
@@ -137,12 +140,17 @@ def train(
         env = environment.for_driver(own, inherited=os.environ, joins=ray_address is not None)
         try:
             watch = nonfinite.Watch(folder, mapping.save_every(config))
-            run_verl(plan, env=env, temp=temp, report=report, log_file=work / "driver.log", left=left, watch=watch)
+            with processes.held(temp):
+                if ray_address is None:
+                    token = temp / processes.TOKEN
+                    token.touch(mode=0o600)
+                    token.write_text(secrets.token_hex(32))
+                try:
+                    run_verl(plan, env=env, report=report, log_file=work / "driver.log", left=left, watch=watch)
+                finally:
+                    processes.end(mark)
         except Stopped as stopped:
             raise stopped_at(folder, report, start, str(stopped)) from None
-        finally:
-            processes.end(mark)
-            shutil.rmtree(temp, ignore_errors=True)
     return finish(config, model_folder=model_folder, folder=folder, history=report.rows, skipped=skipped, trials=trials)
 
 
@@ -234,7 +242,6 @@ def run_verl(
     plan: Path,
     *,
     env: Mapping[str, str],
-    temp: Path,
     report: Reporter,
     log_file: Path,
     watch: nonfinite.Watch,
@@ -243,11 +250,6 @@ def run_verl(
     """Runs the driver to its end, handing on rows as they come. Raises Stopped, with why, when `left` asks for it, and
     WorldFailure when `watch` does.
     """
-    shutil.rmtree(temp, ignore_errors=True)
-    temp.mkdir(mode=0o700)
-    token = temp / "token"
-    token.touch(mode=0o600)
-    token.write_text(secrets.token_hex(32))
     outcome_file = plan.with_name("outcome.json")
     outcome_file.unlink(missing_ok=True)
     (plan.parent / stopping.STOP).unlink(missing_ok=True)

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from tbexp.cluster import job, ports, ray_nodes, state, submission
-from tbexp.cluster.nodes import JobFailed, Nodes, inherited
+from tbexp.cluster.nodes import JobFailed, Nodes, inherited, scratch
 from tbexp.config.secrets import secret_name
+from tbexp.training import processes
 
 ENVIRONMENT = {
     "SLURM_JOB_ID": "12",
@@ -181,3 +182,63 @@ def test_orphans_without_a_name_end_with_the_job() -> None:
     *pids, temp = done.stdout.split()
     assert len(pids) == 2, done.stderr
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids) and not Path(temp).exists()
+
+
+KILLED = """
+import os, sys, time
+from tbexp.cluster.nodes import Nodes, scratch, spawn, write
+from tbexp.training import processes
+with scratch(Nodes(sys.argv[1], 1, 0, 0, ("here",))) as temp:
+    write(temp / processes.TOKEN, "the token", private=True)
+    marked = os.environ | {processes.MARK: f"s{sys.argv[1]}-0"}
+    child = spawn([sys.executable, "-c", "import time; time.sleep(600)"], marked)
+    print(child.pid, temp, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_what_a_killed_job_left_on_a_node_goes_with_the_next_start_there_whosever_it_is() -> None:
+    begun = [
+        subprocess.Popen([sys.executable, "-c", KILLED, f"test{os.getpid()}{name}"], stdout=subprocess.PIPE, text=True)
+        for name in "ab"
+    ]
+    try:
+        told = [(process.stdout.readline() if process.stdout else "").split() for process in begun]
+        (left, first), (_, second) = [(int(pid), Path(folder)) for pid, folder in told]
+        begun[0].kill()
+        begun[0].wait()
+        assert (first / "token").exists() and Path(f"/proc/{left}").exists()
+        with scratch(Nodes(f"test{os.getpid()}c", 1, 0, 0, ("here",))):
+            assert not first.exists() and (second / "token").exists()  # the other job lives
+        assert "Z" in state_of(left)
+    finally:
+        for process in begun:
+            process.kill()
+            process.wait()
+        processes.remove_abandoned()
+    assert not second.exists()
+
+
+def state_of(pid: int) -> str:
+    """Of a process; Z also if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+def test_at_the_end_that_slurm_asked_for_the_token_goes_at_once_and_nobody_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes, start = Nodes("12", 12, 0, 0, ("n1", "n2")), tmp_path / "12-0"
+    start.mkdir()
+    (start / "head.json").write_text('{"token": "the token"}')
+    (start / "rank-1.json").write_text('{"joined": true}')  # it was ended too and will not say that it has left
+
+    def nobody_waits(seconds: float) -> None:
+        assert not (start / "head.json").exists()
+        raise AssertionError("Slurm kills in a few seconds")
+
+    monkeypatch.setattr(ray_nodes.time, "sleep", nobody_waits)
+    ray_nodes.dismiss(nodes, start, lambda: True)
+    assert (start / "done").exists() and not (start / "head.json").exists()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -54,6 +55,36 @@ def test_a_process_ends_with_its_parent_also_before_it_has_imported_anything() -
     while alive(child) and time.monotonic() < end:
         time.sleep(0.01)
     assert not alive(child)
+
+
+WATCHED = """
+import os, signal, sys, time
+from pathlib import Path
+from tbexp.training import processes
+from tbexp.training.driver import leave_nothing_behind
+folder = Path(sys.argv[1])
+leave_nothing_behind(folder)
+while len(processes.marked(os.environ[processes.MARK])) < 1:
+    time.sleep(0.01)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_the_folder_of_a_training_goes_when_all_its_processes_are_told_to_end_at_once(tmp_path: Path) -> None:
+    mark, folder = f"test{os.getpid()}", tmp_path / "temp"
+    folder.mkdir()
+    (folder / "token").write_text("the token")
+    environment = os.environ | {processes.MARK: mark}
+    process = subprocess.Popen([sys.executable, "-c", WATCHED, str(folder)], env=environment, stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+    for pid in processes.marked(mark):  # as Slurm does
+        os.kill(pid, signal.SIGTERM)
+    process.wait()
+    end = time.monotonic() + 30
+    while folder.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not folder.exists() and processes.marked(mark) == []
 
 
 def alive(pid: int) -> bool:
