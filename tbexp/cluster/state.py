@@ -15,11 +15,14 @@ from pathlib import Path
 
 ALIVE = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "RESIZING")
 LAST_LINES = 12
+NO_LOG = "0:53"  # Slurm's exit code of a job whose log could not be opened on the node, before anything of it ran
 
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """One job, or one of an array (`id` is then such as 12_3). error: of a failed one. log: of its first node."""
+    """One job, or one of an array (`id` is then such as 12_3). error: of a failed one. log: of its first node. exit: code
+    and signal, as Slurm writes them.
+    """
 
     id: str
     state: str
@@ -28,6 +31,7 @@ class JobState:
     restarts: int
     log: Path
     error: str = ""
+    exit: str = ""
 
     @property
     def alive(self) -> bool:
@@ -53,6 +57,7 @@ def states(job: str, folder: Path, tasks: int) -> list[JobState]:
             reason=told.get("reason", ""),
             restarts=int(told.get("restarts", "0")),
             log=folder / f"{name}_0_log.out",
+            exit=told.get("exit", ""),
         )
         found.append(replace(one, error=error_of(folder, name, one)) if one.failed else one)
     return found
@@ -71,6 +76,7 @@ def from_controller(job: str) -> dict[str, dict[str, str]]:
             "nodes": "" if fields.get("NodeList") == "(null)" else fields.get("NodeList", ""),
             "reason": "" if fields.get("Reason") in (None, "None") else fields["Reason"],
             "restarts": fields.get("Restarts", "0"),
+            "exit": fields.get("ExitCode", ""),
         }
         if "ArrayJobId" not in fields:
             found[fields["JobId"]] = entry
@@ -81,15 +87,16 @@ def from_controller(job: str) -> dict[str, dict[str, str]]:
 
 
 def from_accounting(job: str) -> dict[str, dict[str, str]]:
-    told = run(["sacct", "-X", "-n", "-P", "-o", "JobID,State,NodeList,Restarts", "-j", job])
+    told = run(["sacct", "-X", "-n", "-P", "-o", "JobID,State,NodeList,Restarts,ExitCode", "-j", job])
     found = {}
     for line in told.splitlines():
-        name, state, nodes, restarts = [*line.split("|"), "", "", "", ""][:4]
+        name, state, nodes, restarts, code = [*line.split("|"), "", "", "", "", ""][:5]
         if re.fullmatch(r"\d+(_\d+)?", name):
             found[name] = {
                 "state": state.split()[0] if state else "",  # "CANCELLED by 1000"
                 "nodes": "" if nodes == "None assigned" else nodes,
                 "restarts": restarts if restarts.isdigit() else "0",
+                "exit": code,
             }
     return found
 
@@ -121,8 +128,21 @@ def error_of(folder: Path, name: str, state: JobState) -> str:
             return last_message(str(said))
     for start in sorted(folder.glob(f"{name}-*/outcome.json"), reverse=True):
         return str(json.loads(start.read_text()).get("message", ""))
+    if not state.log.exists() and state.nodes and state.state != "CANCELLED":
+        return unseen(folder, state)
     lines = state.log.read_text(errors="replace").splitlines() if state.log.exists() else []
     return "\n".join(lines[-LAST_LINES:]) or state.reason
+
+
+def unseen(folder: Path, state: JobState) -> str:
+    """Of a job that was started somewhere and has left nothing here."""
+    fix = "store and hydra.run.dir have to be on a file system that this machine and the nodes share"
+    if state.exit == NO_LOG:
+        return (
+            f"{folder} is not seen on {state.nodes}: Slurm could not open the job's log there, and ran nothing; {fix}"
+        )
+    why = f" ({state.reason})" if state.reason else ""
+    return f"it ended on {state.nodes}{why} without a log in {folder}; {fix}"
 
 
 def read_result(file: Path) -> tuple[str, object]:

@@ -67,6 +67,32 @@ def test_a_job_without_a_result_shows_the_end_of_its_log(monkeypatch: pytest.Mon
     assert failed.state == "OUT_OF_MEMORY" and failed.error.endswith("line 39") and "line 20" not in failed.error
 
 
+@pytest.mark.parametrize(
+    ("controller", "accounting"),
+    [
+        ("JobId=8 JobState=FAILED Reason=JobLaunchFailure ExitCode=0:53 Restarts=0 NodeList=n1\n", ""),
+        ("", "8|FAILED|n1|0|0:53\n"),
+    ],
+)
+def test_a_job_whose_log_slurm_could_not_open_says_which_folder_is_not_seen_where(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, controller: str, accounting: str
+) -> None:
+    monkeypatch.setattr(state, "run", lambda command: controller if command[0] == "scontrol" else accounting)
+    (failed,) = state.states("8", tmp_path, 1)
+    assert failed.error.startswith(f"{tmp_path} is not seen on n1: ") and "hydra.run.dir have to be" in failed.error
+
+
+def test_a_job_that_ended_on_a_node_and_left_no_log_here_says_where_it_would_be(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told = "JobId=8 JobState={} Reason=NonZeroExitCode ExitCode=1:0 NodeList={}\n"
+    monkeypatch.setattr(state, "run", lambda command: told.format("FAILED", "n2"))
+    (failed,) = state.states("8", tmp_path, 1)
+    assert failed.error.startswith(f"it ended on n2 (NonZeroExitCode) without a log in {tmp_path}; ")
+    monkeypatch.setattr(state, "run", lambda command: told.format("CANCELLED", "(null)"))
+    assert state.states("8", tmp_path, 1)[0].error == "NonZeroExitCode"  # it never began
+
+
 def test_ports_follow_job_and_restart_and_avoid_those_that_are_taken() -> None:
     first = Nodes("12", 12, 0, 0, ("localhost",))
     start = ports.free_range(first, "127.0.0.1")

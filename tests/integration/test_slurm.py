@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -213,6 +214,25 @@ def test_a_run_is_submitted_once_and_can_be_cancelled(cluster: Cluster, tmp_path
     gone = cluster.tbexp(*words, "stages=[cancel]", here=tmp_path)
     assert "cancelled" in gone.stdout and "probe" in gone.stdout and "select" in gone.stdout
     cluster.until(cluster.idle, 60)
+
+
+def test_a_run_folder_that_the_nodes_do_not_see_is_told_with_node_folder_and_fix(cluster: Cluster) -> None:
+    here = Path(tempfile.mkdtemp(prefix="unshared-", dir="/tmp"))  # each node has a /tmp of its own
+    try:
+        words = [*garden_words(cluster, here), "stages=[probe]"]
+        assert cluster.tbexp(*words, here=here).returncode == 0
+        (run,) = (here / "outputs" / "laptop").iterdir()
+        number = jobs_in(run / "slurm" / "jobs.json")["probe"]["id"]
+
+        def settled() -> bool:
+            return cluster.job(f"{number}_1").get("JobState") not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING")
+
+        cluster.until(settled, 120)
+        told = cluster.tbexp(*words, "stages=[status]", here=here).stdout
+        said = re.search(r"FAILED: (\S+) is not seen on (n\d): .* (store and hydra.run.dir have to be .*)", told)
+        assert said and Path(said[1]) == next((here / "outputs" / "stages" / "probe").iterdir()) / "slurm", told
+    finally:
+        shutil.rmtree(here)
 
 
 def test_a_node_that_never_joins_is_named_within_the_deadline(cluster: Cluster, tmp_path: Path) -> None:
