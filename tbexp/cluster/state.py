@@ -20,8 +20,9 @@ NO_LOG = "0:53"  # Slurm's exit code of a job whose log could not be opened on t
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """One job, or one of an array (`id` is then such as 12_3). error: of a failed one. log: of its first node. exit: code
-    and signal, as Slurm writes them.
+    """One job, or one of an array (`id` is then such as 12_3). error: of a failed one. log: of its first node.
+
+    exit: code and signal, as Slurm writes them.
     """
 
     id: str

@@ -419,8 +419,38 @@ def test_the_same_command_after_a_finished_run_submits_nothing_and_says_so(clust
 
 def test_no_process_is_left_on_the_nodes(cluster: Cluster, trained: Any) -> None:
     *_, between = trained
-    assert between == [] and left_over(cluster) == []
+    assert between == [] and left_over(cluster) == [] and temp_folders(cluster) == []
+
+
+def temp_folders(cluster: Cluster) -> list[str]:
+    """Folders of jobs on the nodes; those of a Ray hold its token."""
+    found = []
     for node in ("n1", "n2", "n3"):
-        shown = cluster.run("ls", "/tmp", node=node)
-        if shown.returncode == 0:  # another user may not enter a node
-            assert not [name for name in shown.stdout.split() if name.startswith("tbx-")]
+        shown = cluster.run("find", "/tmp", "-maxdepth", "2", "-name", "tbx-*", node=node)
+        found += [f"{node}:{line}" for line in shown.stdout.splitlines()]  # another user may not enter a node
+    return found
+
+
+def test_a_cancelled_training_leaves_no_token_behind(cluster: Cluster, trained: Any) -> None:
+    here, *_ = trained
+    words = [*TRAINING, "training.steps=6", "stages=[probe,select,train]"]  # two steps more of the same training
+    done = cluster.tbexp(*words, here=here)
+    assert done.returncode == 0, done.stderr
+    run = here / str(re.search(r"^folder: (\S+)", done.stderr, re.MULTILINE)[1])  # type: ignore[index]
+    number = jobs_in(run / "slurm" / "jobs.json")["train"]["id"]
+
+    def training() -> bool:
+        told = cluster.run("ps", "-eo", "args").stdout
+        return (
+            "tbexp.training.driver" in told and told.count("ray::") >= 3 and bool(list(run.glob("slurm/*/head.json")))
+        )
+
+    cluster.until(training)
+    secrets = temp_folders(cluster)
+    assert cluster.run("id", "-u").stdout.strip() != "0" or len(secrets) >= 3  # what is looked for can be found
+    gone = cluster.tbexp(*words, "stages=[cancel]", here=here)
+    assert "train" in gone.stdout, gone.stdout + gone.stderr
+    cluster.until(cluster.idle, 120)
+    assert cluster.job(number)["JobState"] == "CANCELLED"
+    assert left_over(cluster) == [] and temp_folders(cluster) == [], secrets
+    assert not list(here.rglob("head.json"))
