@@ -33,6 +33,7 @@ from tbexp.training import (
     estimates,
     mapping,
     nonfinite,
+    overruled,
     processes,
     rows,
     stopping,
@@ -161,8 +162,8 @@ def run_mark(folder: Path) -> str:
 
 def problems(config: Config) -> list[Problem]:
     """What only training can tell about a config: whether a prompt leaves room for an answer, whether verl is there
-    (for a run on this machine), whether the model fits the GPUs, and verl's keys. Cheap: verl's YAML is read only when
-    `training.verl` has something to check against it.
+    (for a run on this machine), whether the model fits the GPUs, and what is wrong with `training.verl`. Cheap: verl's
+    YAML is read only when there is something to check against it.
     """
     found = []
     installed = importlib.util.find_spec("verl") is not None
@@ -174,8 +175,8 @@ def problems(config: Config) -> list[Problem]:
         )
         found.append(Problem(limit, "training.max_prompt_tokens", "set it below model.max_context"))
     found += estimates.problems(config)
-    if config.training.verl and installed:
-        found += mapping.check_passed_through(config.training.verl, mapping.verls_own())
+    if config.training.verl:
+        found += overruled.problems(config, mapping.verls_own() if installed else None)
     return found
 
 
