@@ -16,20 +16,37 @@ import pytest
 from tbexp.errors import WorldFailure
 from tbexp.training import processes
 from tbexp.training.environment import for_driver, own_variables
-from tbexp.training.groups import Ledger, read_others
+from tbexp.training.groups import read_others
 from tbexp.training.run import run_mark, train
-from tbexp.training.stream import task_of_draw
 
 pytestmark = pytest.mark.filterwarnings("ignore:Ray state API is no longer experimental")  # verl's import of it
 HERE = Path(__file__).parent
 CONFIG = Path(__file__).parents[2] / "training"  # toy_config, which unit tests use too
 sys.path += [str(HERE), str(CONFIG)]
 
-UIDS = ["mixed-a", "mixed-b", "mixed-d", "flat-c"]
-# mixed-a: 1 of 4 attempts fails once. mixed-b: all 4 fail once. mixed-d: 1 attempt fails for good.
-FAIL = "mixed-a:1:1,mixed-b:*:1,mixed-d:0:99"
-AGAIN = {"mixed-a": 1, "mixed-b": 4, "mixed-d": 0, "flat-c": 0}  # attempts that are run again in place
-KIND = {"mixed-a": "mixed", "mixed-b": "mixed", "mixed-d": "failed", "flat-c": "flat"}
+UIDS = ["mixed-a", "mixed-b", "mixed-d", "mixed-e", "flat-c"]
+# Of the 8 attempts of a group, mixed-a: 1 fails once. mixed-b: all 8 fail once. mixed-d: 1 fails for good. mixed-e: all
+# 8 fail for good. flat-c: 8 equal rewards. Half of the others' attempts pass.
+FAIL = "mixed-a:1:1,mixed-b:*:1,mixed-d:0:99,mixed-e:*:99"
+# The stream of seed 1, two mixed groups an update: d b a | c e b c d a | e c b d e a. What the updates must count:
+COUNTED = {
+    "train/groups/generated": (3, 6, 6),
+    "train/groups/mixed": (2, 2, 2),
+    "train/groups/zero_variance_used": (0, 0, 0),
+    "train/refilled/zero_variance": (0, 2, 1),
+    "train/refilled/system_error": (1 + 8, 1 + 8, 1 + 8),  # attempts made again in place, of a and b
+    "train/refilled/system_error_groups": (1, 2, 3),
+    "train/mixed_group_rate": (2 / 2, 2 / 4, 2 / 3),
+    "train/reward_mean": ((8 + 4) / (16 + 7), (8 + 4 + 16) / (16 + 7 + 16), (8 + 4 + 8) / (16 + 7 + 8)),
+    "train/thrown_away/attempts": (7, 7 + 16, 7 + 8),
+    "train/thrown_away/failed_tries": (9 + 4, 9 + 4 + 32, 9 + 4 + 64),
+    "critic/score/mean": (0.5, 0.5, 0.5),  # of what was trained on
+}
+TRIES = (23 + 13, 39 + 45, 31 + 77)  # attempts that ended well, and tries that failed
+ADVANTAGE = 0.5 / 0.5345224838  # 4 of 8 pass: from the mean, by the standard deviation of the sample
+
+GROUP = {"size": 8, "groups_per_update": 2}
+LIBRARIES = ["tbexp.training.rollout_cpu", "tbexp.training.trainer_cpu", "handed"]
 
 CHILD = """
 import sys
@@ -45,7 +62,7 @@ def start(root: Path, *, steps: int, uids: list[str] = UIDS, **told: Any) -> Any
 
     os.environ["PYTHONPATH"] = f"{HERE}:{CONFIG}"
     return train(
-        toy_config(training={"steps": steps}),
+        toy_config(training={"steps": steps, "verl": {"actor_rollout_ref.model.external_lib": LIBRARIES}}, group=GROUP),
         model_folder=root / "model",
         train_uids=uids,
         validation_uids=["mixed-v"],
@@ -55,25 +72,22 @@ def start(root: Path, *, steps: int, uids: list[str] = UIDS, **told: Any) -> Any
     )
 
 
-def expected(steps: int) -> dict[int, Ledger]:
-    """What each update must be made of, from the stream and the plan of failures alone."""
-    draw, ledgers = 0, {}
-    for step in range(1, steps + 1):
-        ledger = Ledger(wanted=2, limit=8)
-        while ledger.count("mixed") < 2 and ledger.dispatched < 8:
-            task = task_of_draw(UIDS, 1, draw)
-            ledger.kinds[f"{draw}"] = KIND[task]
-            ledger.draws[f"{draw}"] = draw
-            ledger.attempts.append({"reward": 0.0, "retried": AGAIN[task]})
-            ledger.dispatched += 1
-            draw += 1
-        ledgers[step] = ledger
-    return ledgers
+def handed(file: Path, root: Path) -> list[dict[str, list[float]]]:
+    """What verl was given to train on, by update: of each task the rows' advantages. Each row has been looked at."""
+    from transformers import AutoTokenizer
 
-
-def tries_that_fail(ledger: Ledger) -> int:
-    """Those that are made again, and the four tries of the attempt that fails for good."""
-    return sum(a["retried"] for a in ledger.attempts) + 4 * ledger.count("failed")
+    tokenizer = AutoTokenizer.from_pretrained(root / "model")
+    updates = []
+    for line in file.read_text().splitlines():
+        found: dict[str, list[float]] = {}
+        for row in json.loads(line):
+            produced = [a for a, mask in zip(row["advantages"], row["mask"], strict=True) if mask]
+            assert len(set(produced)) == 1 and 2 <= len(produced) <= 16  # two turns of 8 tokens at most; no padding
+            assert len(row["mask"]) < len(row["ids"])
+            task = tokenizer.decode(row["ids"]).partition("\n")[0]
+            found.setdefault(task, []).append(round(produced[0], 4))
+        updates.append(found)
+    return updates
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +109,7 @@ def test_a_training_killed_with_its_parent_goes_on_and_refills_exactly_what_fail
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOY_FAIL", FAIL)
+    monkeypatch.setenv("TOY_HANDED", str(root / "handed-0"))
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD.format(paths=[str(HERE), str(CONFIG)], root=str(root))],
         stderr=subprocess.PIPE,
@@ -113,34 +128,32 @@ def test_a_training_killed_with_its_parent_goes_on_and_refills_exactly_what_fail
     assert processes.marked(mark) == []
     assert not Path(f"/tmp/tbx-{mark}").exists()
 
+    monkeypatch.setenv("TOY_HANDED", str(root / "handed-1"))
     told: list[int] = []
     result = start(root, steps=3, metrics=lambda row, step: told.append(step))
 
     assert [row["step"] for row in rows(root)] == [0, 1, 2, 3]
     assert told == sorted(told) and told[-1] == 3
-    for step, ledger in expected(3).items():
-        row, wanted = result.history[step], ledger.metrics()
-        counts = [name for name in wanted if name.startswith(("train/groups/", "train/refilled/"))]
-        assert {name: row[name] for name in counts} == {name: wanted[name] for name in counts}, step
-        assert row["critic/score/mean"] == 0.5  # of the attempts that were trained on: two mixed groups, no padding
-        assert abs(row["train/rollout_trainer_kl"]) < 1e-5
-        assert row["train/grad_norm"] > 0
-        lost = sum(kind != "mixed" for kind in ledger.kinds.values()) * 4 - sum(
-            kind == "failed" for kind in ledger.kinds.values()
+    for step in (1, 2, 3):
+        row = result.history[step]
+        assert {name: row[name] for name in COUNTED} == pytest.approx({n: c[step - 1] for n, c in COUNTED.items()}), (
+            step
         )
-        assert row["train/thrown_away/attempts"] == lost, step
-        assert row["train/thrown_away/failed_tries"] == tries_that_fail(ledger), step
-        assert (row["train/thrown_away/tokens"] > 0) == (lost > 0)
-        assert row["train/thrown_away/prompt_tokens"] >= row["train/thrown_away/tokens"]
+        assert abs(row["train/rollout_trainer_kl"]) < 1e-5
+        assert row["train/grad_norm"] > 0 and row["train/entropy"] > 0 and row["train/tokens_per_second_per_gpu"] > 0
+        assert 0 < row["train/tool_wait_share"] < 1
+        assert row["train/thrown_away/prompt_tokens"] >= row["train/thrown_away/tokens"] > 0
         assert 0 <= row["train/thrown_away/seconds"] < row["train/seconds/generation"]
+    updates = [handed(root / "handed-0", root)[0], *handed(root / "handed-1", root)[-2:]]
+    half = sorted([round(ADVANTAGE, 4)] * 4 + [round(-ADVANTAGE, 4)] * 4)
+    for update in updates:
+        assert {task: sorted(rows) for task, rows in update.items()} == {"mixed-a": half, "mixed-b": half}
     others = read_others(root / "train" / "verl" / "others.jsonl")
     assert {(0, "validation"), (1, "update"), (2, "update"), (3, "update"), (3, "validation")} <= others.keys()
     for (step, kind), (tries, tokens) in others.items():
         assert tokens == {"user_prompt_tokens": 10 * tries, "user_completion_tokens": 2 * tries} and tries > 0
         if kind == "update":
-            ledger = expected(3)[step]
-            clean = len(ledger.kinds) * 4 - sum(k == "failed" for k in ledger.kinds.values())
-            assert tries == clean + tries_that_fail(ledger), step
+            assert tries == TRIES[step - 1], step
             assert result.history[step]["train/others/user_prompt_tokens"] == 10 * tries
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -169,8 +182,14 @@ def test_a_run_whose_every_group_fails_ends_by_saying_so(root: Path, monkeypatch
     lone = root / "lone"
     lone.mkdir()
     (lone / "model").symlink_to(root / "model")
-    with pytest.raises(WorldFailure, match=r"8 of 8 groups failed .* tool_timeout \(mixed-a: as planned\)"):
+    monkeypatch.setenv("TOY_HANDED", str(lone / "handed"))
+    with pytest.raises(
+        WorldFailure, match=r"8 of 8 groups failed .*only 0 of 2 .* tool_timeout \(mixed-a: as planned\)"
+    ):
         start(lone, steps=1, uids=["mixed-a"])
+    tries = (lone / "train" / "verl" / "failures.jsonl").read_text().splitlines()
+    assert len(tries) == 8 * 8 * 4  # groups, attempts, tries
+    assert [row["step"] for row in rows(lone)] == [0] and not (lone / "handed").exists()  # nothing was trained on
     assert processes.marked(run_mark(lone / "train")) == []
 
 

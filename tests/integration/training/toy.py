@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 from tbexp.config.schema import Sampling
@@ -18,6 +19,7 @@ class ToyLoop(AttemptLoop):
 
     async def play(self, task: str, *, seed: int, generate: Generator, sampling: Sampling) -> Played:
         generate.others = {"user_prompt_tokens": 10, "user_completion_tokens": 2}
+        started = time.monotonic()
         fail_as_planned(task, self.session, self.retry)
         prompt = self.tokenizer.encode(f"{task}\n", add_special_tokens=False)
         tokens, mask, logprobs = list(prompt), [0] * len(prompt), [0.0] * len(prompt)
@@ -32,7 +34,8 @@ class ToyLoop(AttemptLoop):
         if max(generate.versions, default=0) >= int(os.environ.get("TOY_NAN", 10**9)):
             logprobs = [float("nan")] * len(logprobs)
         reward = 1.0 if task.startswith("flat") else float(self.session % 2)
-        return Played(tokens, mask, logprobs, len(prompt), reward, 2, "done", {"tools": 0.001})
+        seconds = {"tools": 0.001, "total": time.monotonic() - started + 0.001}
+        return Played(tokens, mask, logprobs, len(prompt), reward, 2, "done", seconds)
 
 
 def fail_as_planned(task: str, session: int, retry: int) -> None:
