@@ -56,9 +56,9 @@ def resources(spec: JobSpec, launcher: Launcher) -> tuple[int | None, float | No
     if spec.small:
         return 1, launcher.cpu_memory_gb
     cpus, memory = launcher.cpus_without_gpu, launcher.memory_gb_without_gpu
-    if spec.gpus:
-        cpus = None if launcher.cpus_per_gpu is None else launcher.cpus_per_gpu * spec.gpus
-        memory = None if launcher.memory_gb_per_gpu is None else launcher.memory_gb_per_gpu * spec.gpus
+    if spec.gpu_nodes:  # where GPUs are not counted, nodes are given whole
+        cpus = (launcher.cpus_per_gpu or 0) * spec.gpus or None
+        memory = (launcher.memory_gb_per_gpu or 0.0) * spec.gpus or None
     return launcher.cpus_per_node or cpus, launcher.memory_gb or memory
 
 

@@ -64,14 +64,14 @@ def open_jobs(context: Context) -> list[Planned]:
     """Those that make something, and the small ones that tell what it came to."""
     config = context.config
     wanted, found = set(config.stages), []
-    trained = "train" in wanted and is_trained(context)
     folder = context.run_dir / FOLDER
     early = [stage for stage in ("probe", "select") if stage in wanted]
     if "probe" in wanted and not config.probe.rows:
         if has_reference(config):
             found += array("reference", context, store_of(context, "reference"), "reference")
         found += array("probe", context, store_of(context, "probe"), "probe", names(found))
-    if early and not (trained and not found):
+    trained = not found and is_trained(context)  # new attempts may make another pool
+    if early and not ("train" in wanted and trained):
         found.append(Planned("select", folder, (told(early),), names(found), small=True))
     if "train" in wanted and not trained:
         train = told(["train"])
@@ -83,7 +83,7 @@ def open_jobs(context: Context) -> list[Planned]:
         for policy in config.evaluation.policies:
             store = store_of(context, "base") if policy == "base" else folder
             after = () if policy == "base" else before
-            arrays += array(f"evaluate {policy}", context, store, policy, after)
+            arrays += array(f"evaluate {policy}", context, store, policy, after, known=policy == "base" or trained)
     if late:
         found += arrays
         found.append(Planned("report", folder, (told(late),), (*before, *names(arrays)), small=True))
@@ -98,10 +98,12 @@ def told(names_of_stages: list[str]) -> dict[str, Any]:
     return {"stages": names_of_stages}
 
 
-def array(name: str, context: Context, folder: Path, campaign: str, after: tuple[str, ...] = ()) -> list[Planned]:
-    """The jobs that make a campaign's attempts; none when all are there."""
+def array(
+    name: str, context: Context, folder: Path, campaign: str, after: tuple[str, ...] = (), *, known: bool = True
+) -> list[Planned]:
+    """The jobs that make a campaign's attempts; none when all are there. known: whose attempts they are."""
     shared = campaign != "trained"
-    if (shared or is_trained(context)) and finished(context, campaign):
+    if known and finished(context, campaign):
         return []
     of = context.config.launcher.shards or context.config.topology.nodes
     tells = tuple({"campaign": campaign, "shard": index, "of": of} for index in range(of))
@@ -138,24 +140,28 @@ def finished(context: Context, name: str) -> bool:
 
 
 def is_trained(context: Context) -> bool:
-    """Whether the training on the pool that was selected has its result, whole."""
-    if context.unknown or not (context.run_dir / "select" / "manifest.json").exists():
+    """Whether this run has trained on the pool that it selected, and the result is whole."""
+    place = context.run_dir / "train"
+    if context.unknown or not (context.run_dir / "select" / "manifest.json").exists() or not place.exists():
         return False
     from tbexp.training import chosen_weights, weights_fault
 
     folder, _, _ = stages.training_folder(context)
+    if place.resolve() != folder.resolve():  # another run's may be there, and this one has not told of it yet
+        return False
     result = read_json(folder / f"result-{context.config.training.steps}.json")
     return result is not None and not weights_fault(chosen_weights(folder, result["chosen_step"]))
 
 
 def told_already(context: Context) -> bool:
-    """Whether select, evaluate and report have left what they leave, of what is there now."""
+    """Whether the stages have left in the run's folder what they leave, of what is there now."""
     from tbexp.reporting import is_current
 
-    left = {"select": "select/manifest.json", "evaluate": "evaluate/summary.json"}
-    stages_left = [file for stage, file in left.items() if stage in context.config.stages]
-    there = all((context.run_dir / file).exists() for file in stages_left)
-    return there and ("report" not in context.config.stages or is_current(context.run_dir))
+    config = context.config
+    left = {"select": "select/manifest.json", "train": "train", "evaluate": "evaluate/summary.json"}
+    left |= {} if config.probe.rows else {"probe": "probe"}  # a link to a store that another run may have filled
+    there = all((context.run_dir / file).exists() for stage, file in left.items() if stage in config.stages)
+    return there and ("report" not in config.stages or is_current(context.run_dir))
 
 
 def gpus_of(config: Config, job: Planned) -> int | None:

@@ -67,6 +67,7 @@ ENDPOINT = ("policy=chat", "policy.endpoint.base_url=http://h/v1", "policy.endpo
         ),
         (("topology=h100x3",), {"probe": "3 x 1 node, 8 GPUs, 64 CPUs, 768 GB each"}),
         (("topology=gpu1", "launcher.cpus_per_node=20"), {"probe": "1 node, 1 GPU, 20 CPUs, 96 GB"}),
+        (("topology=gpu1", "launcher.gpus_per_node=0"), {"probe": "1 node"}),  # the site does not count them
         ((), {"probe": "1 node, 8 CPUs, 32 GB"}),
     ],
 )
@@ -83,13 +84,10 @@ def test_a_job_asks_for_what_it_can_use(
     out = capsys.readouterr().out
     for name, asked in jobs.items():
         assert re.search(rf"^{name} +{re.escape(asked)}$", out, re.MULTILINE), out
-    uses_gpus = " GPU" in jobs["probe"]
     (probe,) = re.findall(r"# ---- probe\n.*?# ---- select", out, re.DOTALL)
-    assert ("--gpus-per-node" in probe) == uses_gpus
-    assert f"--partition={'gpu' if uses_gpus else 'cpu'}" in probe
-    assert all(line.count("--cpus-per-task=") == 1 for line in probe.splitlines() if line.startswith("srun")) == (
-        "launcher.cpus_without_gpu=null" not in words
-    )
+    assert ("--gpus-per-node" in probe) == (" GPU" in jobs["probe"])
+    assert f"--partition={'gpu' if ' GPU' in jobs['probe'] or 'topology=gpu1' in words else 'cpu'}" in probe
+    assert probe.count("--cpus-per-task=") == 2 * (" CPU" in jobs["probe"])  # srun does not take it from sbatch
 
 
 def test_rows_made_elsewhere_need_no_probe_job(
