@@ -147,7 +147,6 @@ async def read_in_training(renderer: Renderer, recording: Recording, monkeypatch
 
 
 @pytest.mark.train
-@pytest.mark.filterwarnings("ignore:Ray state API is no longer experimental")  # verl's import of it
 def test_training_and_evaluation_read_every_recording_alike(corpus, byte_level, monkeypatch):
     pytest.importorskip("verl")
     made = renderers(byte_level)

@@ -19,7 +19,6 @@ from tbexp.training.environment import for_driver, own_variables
 from tbexp.training.groups import read_others
 from tbexp.training.run import run_mark, train
 
-pytestmark = pytest.mark.filterwarnings("ignore:Ray state API is no longer experimental")  # verl's import of it
 HERE = Path(__file__).parent
 CONFIG = Path(__file__).parents[2] / "training"  # toy_config, which unit tests use too
 sys.path += [str(HERE), str(CONFIG)]
