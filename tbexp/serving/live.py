@@ -2,10 +2,11 @@
 
 A chat server reads only what its own model has just produced; it cannot be given an output to read. Decided here: how
 it is brought to show both. Each request asks for the log-probabilities of the tokens, whose bytes together are the
-output, and holds the server to the recorded output (`structured_outputs: {choice: [...]}`, a field of vLLM's that other
-servers ignore or refuse). tbexp then reads the output that was really produced, and its reading is compared with the
-server's message. This shows whether both read alike what this server produces, with its template, tokenizer and parsers
-as they run. It cannot show what the server would make of recordings that it did not reproduce.
+output, and holds the server to the recorded output by a grammar that spells nothing else (`structured_outputs`, a
+field of vLLM's that other servers ignore or refuse). tbexp then reads the output that was really produced, and its
+reading is compared with the server's message. This shows whether both read alike what this server produces, with its
+template, tokenizer and parsers as they run. It cannot show what the server would make of recordings that it did not
+reproduce.
 """
 
 from __future__ import annotations
@@ -57,11 +58,29 @@ def _body(recording: Recording) -> dict[str, Any]:
         "logprobs": True,
         "skip_special_tokens": False,
         "chat_template_kwargs": {"enable_thinking": recording.thinking},
-        "structured_outputs": {"choice": [recording.output]},
+        "structured_outputs": {"grammar": nothing_but(recording.output)},
     }
     if recording.tools:
         body["tools"] = [chat_tool(tool) for tool in recording.tools]
     return body
+
+
+def nothing_but(text: str) -> str:
+    """The EBNF grammar, as xgrammar reads it, of this one text. vLLM's own `choice` fails on a text with a line break,
+    which it does not escape.
+    """
+    return f'root ::= "{"".join(map(_spelled, text))}"'
+
+
+def _spelled(character: str) -> str:
+    if character in _ESCAPED:
+        return _ESCAPED[character]
+    if character.isprintable():
+        return character
+    return f"\\u{ord(character):04x}" if ord(character) < 0x10000 else f"\\U{ord(character):08x}"
+
+
+_ESCAPED = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def produced_text(choice: Mapping[str, Any]) -> str | None:

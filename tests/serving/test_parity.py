@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
 import sys
@@ -10,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tbexp.config.schema import Endpoint
 from tbexp.errors import UserError, WorldFailure
 from tbexp.interpret import ToolSpec
-from tbexp.serving.live import produced_text, read_live
+from tbexp.serving.live import nothing_but, produced_text, read_live
 from tbexp.serving.parity import ask, compare, differing, our_reading
 from tbexp.serving.recordings import Recording
 
@@ -25,6 +28,12 @@ READS = ["reasoning", "text", "calls"]
 
 def recording(output: str, id: str = "r") -> Recording:
     return Recording(id, "m", "hermes", output, (RENT,))
+
+
+@given(st.text())
+def test_a_grammar_spells_its_text_in_one_line_of_printable_characters(text: str) -> None:
+    grammar = nothing_but(text)
+    assert grammar.isprintable() and ast.literal_eval(grammar.removeprefix("root ::= ")) == text
 
 
 @pytest.mark.parametrize(
@@ -110,7 +119,7 @@ def endpoint(server: Any) -> Endpoint:
 
 def test_a_live_servers_message_is_compared_with_tbexps_reading_of_what_it_really_produced(server):
     def answer(body: dict[str, Any]) -> tuple[int, Any]:
-        text = body["structured_outputs"]["choice"][0]
+        text = ast.literal_eval(body["structured_outputs"]["grammar"].removeprefix("root ::= "))
         produced = text if "rent" in text else "Something else: é🌱"
         calls = [{"id": "1", "type": "function", "function": {"name": "rent", "arguments": '{"days": 4}'}}]
         message = (
