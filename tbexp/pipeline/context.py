@@ -150,7 +150,7 @@ class Context:
         if model.kind == "folder":
             assert model.path is not None
             return Path(model.path)
-        return self.store / "models" / f"{model.name}-{self.model_key}"
+        return place_of_base(self.store, model.name, self.model_key)
 
     @cached_property
     def model_folder(self) -> Path:
@@ -205,3 +205,8 @@ class Context:
     @cached_property
     def base_identity(self) -> Any:
         return identity.policy_identity(self.config, "" if self.config.policy.kind == "chat" else self.model_key)
+
+
+def place_of_base(store: Path, name: str, key: str) -> Path:
+    """Where a base policy of the sample domain is, once some run has built it."""
+    return store / "models" / f"{name}-{key}"

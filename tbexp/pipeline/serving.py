@@ -143,8 +143,8 @@ def weights_of(config: Config, run_dir: Path) -> tuple[str, str]:
         weights, name = config.policy.vllm.model, Path(config.policy.vllm.model).name
     elif chosen is not None:
         weights, name = str(chosen), f"{config.model.name}-trained"
-    elif config.model.path is not None:
-        weights, name = config.model.path, config.model.name
+    elif (base := base_weights(config)) is not None:
+        weights, name = base, config.model.name
     else:
         raise UserError(
             Problem(
@@ -155,6 +155,20 @@ def weights_of(config: Config, run_dir: Path) -> tuple[str, str]:
             )
         )
     return weights, config.serve.model or name
+
+
+def base_weights(config: Config) -> str | None:
+    """Those of the base model; of one that the sample domain teaches what a run has built, not what it began with."""
+    from tbexp.pipeline.context import place_of_base
+    from tbexp.samples.bases import base_key
+
+    if config.model.kind == "folder":
+        return config.model.path
+    try:
+        place = place_of_base(Path(config.store), config.model.name, base_key(config.model))
+    except UserError:  # what it would be built from is not here
+        return None
+    return str(place) if (place / "config.json").is_file() else None
 
 
 def trained_weights(folder: Path, steps: int) -> Path | None:

@@ -14,6 +14,7 @@ from tbexp.config.folders import conf_folder
 from tbexp.config.schema import Config
 from tbexp.errors import UserError
 from tbexp.pipeline.serving import joins_systems, weights_of
+from tbexp.samples.bases import base_key
 
 with opened(conf_folder()) as compose:
     SHIPPED = plain(compose([]))
@@ -63,7 +64,21 @@ def test_what_is_named_comes_before_what_was_trained_and_a_models_folder_after_i
     assert weights_of(named, tmp_path) == ("org/mine", "m")
 
 
-def test_without_weights_the_ways_out_are_told(tmp_path: Path) -> None:
+def test_of_a_taught_model_the_taught_weights_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "start").mkdir()
+    (tmp_path / "start" / "config.json").write_text("{}")
+    taught = config(model={"kind": "warmed", "name": "w", "path": str(tmp_path / "start")})
+    with pytest.raises(UserError, match="no weights to serve"):
+        weights_of(taught, tmp_path / "run")
+    place = tmp_path / "outputs" / "stages" / "models" / f"w-{base_key(taught.model)}"
+    place.mkdir(parents=True)
+    (place / "config.json").write_text("{}")
+    assert weights_of(taught, tmp_path / "run") == (str(place), "w")
+
+
+def test_without_weights_the_ways_out_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError) as wrong:
         weights_of(config(), tmp_path)
     (problem,) = wrong.value.problems
