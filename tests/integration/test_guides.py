@@ -146,10 +146,12 @@ def test_evaluation_the_published_protocol_shows_the_servers_command(new_place: 
 
 def test_reference_run_is_planned_anywhere_and_its_mistakes_are_told_as_shown(new_place: Callable[[], Any]) -> None:
     place = new_place()
-    plan, wrong = [each for each in commands("reference-run") if RUN[-1][1] in each[0]]
+    plan, *wrong = [each for each in commands("reference-run") if RUN[-1][1] in each[0]]
     planned = tbexp(place, *shlex.split(plan[0])[1:])
     assert planned.returncode == 0, planned.stderr
     assert "verl.trainer.main_ppo" in planned.stdout and "#SBATCH" in planned.stdout
-    refused = tbexp(place, *shlex.split(wrong[0])[1:])
-    assert refused.returncode == 2 and refused.stderr.split() == wrong[1].split()
+    assert len(wrong) == 2
+    for line, shown in wrong:
+        refused = tbexp(place, *shlex.split(line)[1:])
+        assert refused.returncode == 2 and refused.stderr.split() == shown.split()
     assert sorted(path.name for path in place.folder.iterdir()) == ["garden"]
