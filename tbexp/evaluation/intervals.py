@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -173,18 +174,24 @@ def _score(difference: float, gained: int, lost: int, total: int) -> float:
 
 
 def fixed_tasks_interval(n: Floats, c: Floats) -> tuple[float, float]:
-    """95% interval of the mean pass rate if the same tasks were attempted again. Tasks with one attempt borrow
-    p(1-p).
+    """95% interval of the mean pass rate if the same tasks were attempted again.
+
+    n, c: attempts and passes of T tasks. Normal, with each task's p(1-p) / n: unbiased from its own attempts, and in
+    sum never less than the mean under the tasks' posteriors (`_mean_of`), since tasks that passed always or never
+    would else be sure. One attempt says nothing of its task's p(1-p): there it is that of all tasks' mean, the most it
+    can be.
     """
     used = n > 0
     n, c = n[used], c[used]
     if not n.size:
         return float("nan"), float("nan")
     rate = c / n
-    variance = rate * (1 - rate) / np.maximum(n - 1, 1)
-    mean, error = float(rate.mean()), float(np.sqrt(variance.sum())) / n.size
-    if error == 0.0:
-        return share_interval(float(c.sum()), float(n.sum())) if mean in (0.0, 1.0) else (mean, mean)
+    own = rate * (1 - rate) / np.maximum(n - 1, 1)
+    mean = float(rate.mean())
+    expected = np.where(n == 1, mean * (1 - mean), _mean_of(lambda p: p * (1 - p), n, c)) / n
+    error = float(np.sqrt(max(own.sum(), expected.sum()))) / n.size
+    if mean in (0.0, 1.0):
+        return share_interval(float(c.sum()), float(n.sum()))
     return max(0.0, mean - _Z * error), min(1.0, mean + _Z * error)
 
 
@@ -199,13 +206,13 @@ def fixed_tasks_every_time_interval(n: Floats, c: Floats, attempts: int, share: 
     """
     if not n.size:
         return float("nan"), float("nan")
-    chance = _chance_of_every_time(n, c, attempts)
+    chance = _mean_of(lambda p: p**attempts, n, c)
     error = float(np.sqrt((chance * (1 - chance) * attempts / n).sum() + 0.25)) / n.size
     return max(0.0, share - _Z * error), min(1.0, share + _Z * error)
 
 
-def _chance_of_every_time(n: Floats, c: Floats, attempts: int) -> Floats:
-    """E[rate**attempts | n, c] of T tasks, the rates' distribution fitted on a grid by expectation maximisation."""
+def _mean_of(figure: Callable[[Floats], Floats], n: Floats, c: Floats) -> Floats:
+    """E[figure(rate) | n, c] of T tasks, the rates' distribution fitted on a grid by expectation maximisation."""
     counts, which, sizes = np.unique(np.column_stack([n, c]), axis=0, return_inverse=True, return_counts=True)
     rate = np.linspace(0.0, 1.0, 201)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -218,8 +225,8 @@ def _chance_of_every_time(n: Floats, c: Floats, attempts: int) -> Floats:
         posterior = likelihood * prior
         posterior /= posterior.sum(axis=1, keepdims=True)
         prior = sizes @ posterior / sizes.sum()
-    chance: Floats = (posterior @ rate**attempts)[which.reshape(-1)]
-    return chance
+    mean: Floats = (posterior @ figure(rate))[which.reshape(-1)]
+    return mean
 
 
 def task_rate_lower_bound(attempts: int) -> float:

@@ -53,6 +53,15 @@ def evaluate_rows(run: Context, rows_by_policy: Mapping[str, Sequence[AttemptRow
     write_tallies(run, rows_by_policy, tasks)
 
 
+def forget_figures(folder: Path) -> None:
+    """Removes what an earlier evaluation of this run left here: its figures are not those of the one that begins, and
+    would stand in a report of this run if it never ended.
+    """
+    for pattern in ("summary.json", "groups.csv", "tasks.jsonl", "tb_agg-*"):
+        for file in folder.glob(pattern):
+            file.unlink()
+
+
 def summarise(
     run: Context, rows_by_policy: Mapping[str, Sequence[AttemptRow]], tasks: Sequence[Task]
 ) -> dict[str, Any]:

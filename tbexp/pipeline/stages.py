@@ -21,7 +21,7 @@ from tbexp.config.whole import write_whole
 from tbexp.errors import Problem, UserError
 from tbexp.pipeline import identity
 from tbexp.pipeline.context import Context
-from tbexp.pipeline.evaluated import evaluate_rows
+from tbexp.pipeline.evaluated import evaluate_rows, forget_figures
 from tbexp.pipeline.expected import pool_of, sum_up, with_forecast
 from tbexp.pipeline.export import write_tb_infer
 from tbexp.pipeline.files import link, read_json, write_json
@@ -263,6 +263,7 @@ def without_signal(metrics: Path) -> bool:
 def evaluate(run: Context) -> None:
     """Base and trained policy on the held-out tasks, evaluation.attempts times each."""
     config = run.config
+    forget_figures(run.run_dir / "evaluate")
     if config.evaluation.rows:
         rows_by_policy, tasks = foreign_evaluation(run)
     else:

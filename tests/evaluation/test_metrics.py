@@ -85,3 +85,24 @@ def test_the_paired_difference_keeps_tasks_together() -> None:
     assert (value, low, high) == pytest.approx((0.1, 0.1, 0.1))
     value, low, high = paired_difference(np.stack([before, before], axis=1), before + rng.normal(0, 0.1, 200))
     assert low < value < high and high - low < 0.04
+
+
+@pytest.mark.parametrize(
+    ("attempts", "rates"), [(1, (0.5,)), (1, (0.2, 0.9)), (2, (0.1, 0.5, 0.9)), (20, (0.0, 0.5, 1.0))]
+)
+def test_few_attempts_make_no_task_sure(attempts: int, rates: tuple[float, ...]) -> None:
+    """The interval for the same tasks again covers their mean rate, also where no task's own attempts differ."""
+    from tbexp.evaluation.intervals import fixed_tasks_interval
+
+    draw = np.random.default_rng(5)
+    rate = np.resize(np.array(rates), 48)
+    n = np.full(48, float(attempts))
+    spans = [fixed_tasks_interval(n, draw.binomial(attempts, rate).astype(float)) for _ in range(400)]
+    assert np.mean([low <= rate.mean() <= high for low, high in spans]) >= 0.925
+
+
+def test_tasks_that_passed_always_or_never_are_not_sure_to_do_so_again() -> None:
+    from tbexp.evaluation.intervals import fixed_tasks_interval
+
+    low, high = fixed_tasks_interval(np.full(48, 20.0), np.repeat([20.0, 0.0], [23, 25]))
+    assert low < 23 / 48 < high

@@ -165,3 +165,17 @@ def test_an_attempt_that_was_made_good_after_a_system_error_counts_as_retried(ev
     assert code == 0, said
     found = summary["policies"]["rows"]
     assert (found["first_try"]["attempts"], found["retried"]["attempts"]) == (191, 1)
+
+
+def test_of_an_evaluation_that_does_not_end_no_earlier_figures_are_left(
+    evaluate: Evaluate, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said, summary = evaluate(rows_of(4), "stages=[evaluate,report]", "evaluation.tb_agg=true")
+    assert code == 0 and summary["policies"]["rows"]["observed_all_k"]["value"] is not None
+    more = ["evaluation.rows=[rows.jsonl]", "evaluation.attempts=6", "tracking=none", "hydra.run.dir=run"]
+    assert main(["stages=[evaluate]", *more]) == 3
+    assert not [path.name for path in Path("run/evaluate").iterdir() if path.is_file()]
+    assert main(["stages=[report]", *more]) == 0
+    report = Path("run/report/report.html").read_text()
+    assert "evaluate (attempts are there, its summary is not)" in report and "4 of 4" not in report
+    assert not Path("run/report/tables/headline.csv").exists()
