@@ -57,10 +57,10 @@ class Shown:
     what: str
     messages: list[tuple[str, str]]
     verdict: list[tuple[str, str]]
-    difference: tuple[str, ...]
+    difference: tuple[str, ...] | None  # None: not known
     beyond: list[str]
     lacking: list[str]
-    place: str
+    place: str  # of the conversation; "": nowhere
 
 
 def write_task_pages(run: RunData, folder: Path) -> list[Path]:
@@ -246,10 +246,10 @@ def attempts_of(uid: str, stores: Sequence[Store]) -> tuple[list[Shown], list[Cl
                 what=label.get((store.name, number), ""),
                 messages=texts[store.name, number],
                 verdict=verdict(row, trajectory),
-                difference=act.difference,
+                difference=act.difference or (None if act.passed is None or not trajectory else ()),
                 beyond=beyond,
                 lacking=lacking,
-                place=f"{store.name}/{row.get('trajectory') or 'not kept'}",
+                place=f"{store.name}/{row.get('trajectory')}" if trajectory else "",
             )
         )
     system = next((_system(trajectory) for *_, trajectory, _ in kept if trajectory), [])

@@ -170,7 +170,7 @@ def test_an_attempt_that_was_made_good_after_a_system_error_counts_as_retried(ev
 def test_of_an_evaluation_that_does_not_end_no_earlier_figures_are_left(
     evaluate: Evaluate, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, said, summary = evaluate(rows_of(4), "stages=[evaluate,report]", "evaluation.tb_agg=true")
+    code, _, summary = evaluate(rows_of(4), "stages=[evaluate,report]", "evaluation.tb_agg=true")
     assert code == 0 and summary["policies"]["rows"]["observed_all_k"]["value"] is not None
     more = ["evaluation.rows=[rows.jsonl]", "evaluation.attempts=6", "tracking=none", "hydra.run.dir=run"]
     assert main(["stages=[evaluate]", *more]) == 3

@@ -81,6 +81,21 @@ def test_a_page_that_is_full_says_where_the_other_conversations_stand(
     assert "it stands in base/trajectories.jsonl@" in html and "ask_approval({" in html
 
 
+def test_what_is_not_known_to_have_changed_nothing_is_not_said_to(run: Path) -> None:
+    folder = run / "evaluate" / "trained"
+    rows = [json.loads(line) for line in (folder / "attempts.jsonl").read_text().splitlines()]
+    rows[0] |= {"passed": None, "system_error": {"kind": "grader", "message": "it died"}}
+    rows[1]["trajectory"] = None
+    (folder / "attempts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "trajectories.jsonl").unlink()
+    write_report(run)
+    (page,) = (run / "report/tasks").iterdir()
+    html = page.read_text()
+    part = html[html.index('id="trained-0"') :]
+    assert "It changed nothing" not in part and "What it changed is not known." in part
+    assert "The conversation was not kept, or cannot be read." in part
+
+
 def test_clusters_are_by_what_changed_and_variants_by_exact_difference() -> None:
     other = {"desk": {"changes": {"rentals": {"R1": {"machine": "M7"}}}}}
     two = {"desk": {"changes": {"rentals": {"R1": {"machine": "M7"}, "R2": {"machine": "M7"}}}}}
