@@ -194,7 +194,8 @@ def _reference_rows(run: Context, name: str, rows: Sequence[AttemptRow]) -> Iter
         yield from map(to_tb_infer_row, rows)
         return
     with AttemptStore(run.run_dir / "evaluate" / name, read_only=True) as store:
-        for row in sorted(rows, key=lambda row: (row.uid, row.attempt)):
+        last = {(row.uid, row.attempt): row for row in sorted(rows, key=lambda row: (row.uid, row.attempt, row.clean))}
+        for row in last.values():
             yield to_tb_infer_row(row, store.trajectory(row))
 
 

@@ -15,6 +15,7 @@ from tbexp.attempts import AttemptRow, AttemptStore
 from tbexp.config.schema import Config
 from tbexp.evaluation.cost import Spending, known_usd
 from tbexp.pipeline.context import Context
+from tbexp.pipeline.sharing import with_failed_tries
 
 TOKENS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
 
@@ -125,7 +126,8 @@ def _probing(run: Context) -> tuple[float, list[str]]:
     campaigns = {"the reference": reference_campaign(run)} if has_reference(run.config) else {}
     for name, campaign in {**campaigns, "the base policy": probe_campaign(run)}.items():
         with AttemptStore(campaign.folder, read_only=True) as store:
-            usd, unknown = probing_usd(campaign.config, campaign.wanted.counted(store.rows()), name)
+            rows = with_failed_tries(store, campaign.wanted.counted(store.rows()))
+            usd, unknown = probing_usd(campaign.config, rows, name)
         total += usd
         lacking += unknown
     return total, lacking

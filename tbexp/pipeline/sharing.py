@@ -82,6 +82,13 @@ def attempts_in(run: Context, campaign: Campaign) -> list[AttemptRow]:
         return canonical(wanted.counted(store.rows()))
 
 
+def with_failed_tries(store: AttemptStore, rows: Sequence[AttemptRow]) -> list[AttemptRow]:
+    """`rows` of the store, each behind the tries before it that ended as system errors: these were paid for too."""
+    wanted = {(row.uid, row.attempt) for row in rows}
+    every = [row for row in store.history() if (row.uid, row.attempt) in wanted]
+    return sorted(every, key=lambda row: (row.uid, row.attempt, row.clean))
+
+
 def make_attempts(run: Context, campaign: Campaign, wanted: Wanted, bar: Bar, shard: Shard | None = None) -> None:
     provide(run.config.launcher.secrets_file, key_names(run.config))
     run.worked = True

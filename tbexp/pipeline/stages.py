@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from tbexp.attempts import AttemptRow
+from tbexp.attempts import AttemptRow, AttemptStore
 from tbexp.config.schema import Config
 from tbexp.config.whole import write_whole
 from tbexp.errors import Problem, UserError
@@ -28,7 +28,7 @@ from tbexp.pipeline.files import link, read_json, write_json
 from tbexp.pipeline.overlap import audit
 from tbexp.pipeline.preflight import template_problems
 from tbexp.pipeline.probing import REFERENCE, probe, probe_counts, reference_counts, screened
-from tbexp.pipeline.sharing import Campaign, attempts_in
+from tbexp.pipeline.sharing import Campaign, attempts_in, with_failed_tries
 from tbexp.pipeline.wanted import FixedNumber
 from tbexp.tasks import Task, benchmark_uids, is_benchmark, refuse_benchmark
 
@@ -288,7 +288,8 @@ def evaluate_policy(run: Context, name: str) -> list[AttemptRow]:
     rows = attempts_in(run, campaign)
     if run.config.evaluation.tb_infer:
         write_tb_infer(campaign.folder, rows, run.run_dir / "evaluate" / f"tb_infer-{name}.jsonl")
-    return rows
+    with AttemptStore(campaign.folder, read_only=True) as store:
+        return with_failed_tries(store, rows)
 
 
 def report(run: Context) -> None:
