@@ -50,6 +50,8 @@ def held(folder: Path) -> Iterator[Path]:
     of the same mark alive.
     """
     remove_abandoned()
+    with contextlib.suppress(OSError), (folder / OWNER).open("r+") as owner:
+        fcntl.flock(owner, fcntl.LOCK_EX)  # another training is removing it, and ending what has our mark
     shutil.rmtree(folder, ignore_errors=True)
     fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(fresh, ignore_errors=True)
@@ -70,6 +72,8 @@ def remove_abandoned() -> None:
         try:
             with (folder / OWNER).open("r+") as owner:
                 fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(owner.fileno()).st_ino != (folder / OWNER).stat().st_ino:
+                    continue  # it was removed, and made anew by a training that lives
                 end(folder.name.removeprefix(NAME))
                 shutil.rmtree(folder, ignore_errors=True)
         except OSError:  # another user's, or held, or gone

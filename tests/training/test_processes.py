@@ -133,3 +133,23 @@ def test_a_process_that_wrote_over_its_environment_is_found_by_its_open_files(na
     finally:
         process.kill()
         shutil.rmtree(folder)
+
+
+def test_a_folder_that_another_training_is_removing_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "TEMP", tmp_path)
+    folder = processes.temp_folder("one")
+    folder.mkdir()
+    (folder / processes.OWNER).touch()
+    holds = "import fcntl, sys, time; file = open(sys.argv[1], 'r+'); fcntl.flock(file, fcntl.LOCK_EX); "
+    holds += "print('held', flush=True); time.sleep(1.0)"
+    cleaner = subprocess.Popen(
+        [sys.executable, "-c", holds, str(folder / processes.OWNER)], stdout=subprocess.PIPE, text=True
+    )
+    assert cleaner.stdout is not None and cleaner.stdout.readline() == "held\n"
+    with processes.held(folder):
+        assert cleaner.wait() == 0  # it had ended before: what it killed was not ours
+        processes.remove_abandoned()
+        assert (folder / processes.OWNER).exists()
+    assert not folder.exists()
