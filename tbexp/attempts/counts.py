@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tbexp.attempts.faults import row_faults
-from tbexp.attempts.row import AttemptRow, row_from_dict
+from tbexp.attempts.faults import OPTIONAL, row_faults
+from tbexp.attempts.row import AttemptRow
 from tbexp.errors import Problem, UserError
 from tbexp.tasks import is_benchmark
 
@@ -357,13 +357,6 @@ def _attempt_number(plain: Mapping[str, Any]) -> int | None:
 
 
 def _as_row(uid: str, attempt: int, plain: Mapping[str, Any], outcome: int) -> AttemptRow:
-    if "passed" in plain and "system_error" in plain and "test_result" not in plain:
-        try:
-            own = row_from_dict({**plain, "attempt": attempt, "trajectory": None})
-        except ValueError:
-            own = None  # fewer fields than an attempt of ours; its verdict stands
-        if own is not None:
-            return own
     passed = None if outcome == ERROR else outcome == PASSED
     metadata = plain.get("metadata") if isinstance(plain.get("metadata"), dict) else {}
     result = plain.get("test_result") if isinstance(plain.get("test_result"), dict) else {}
@@ -371,13 +364,13 @@ def _as_row(uid: str, attempt: int, plain: Mapping[str, Any], outcome: int) -> A
     usage = [u for u in plain.get("usage") or [] if isinstance(u, dict)]
     messages = [m for m in plain.get("messages") or [] if isinstance(m, dict)]
     reward = result.get("reward", float(bool(passed)))
-    return AttemptRow(
+    row = AttemptRow(
         uid=uid,
         attempt=attempt,
         passed=passed,
         reward=float(reward) if isinstance(reward, int | float) and passed is not None else 0.0,
         system_error=None if passed is not None else _foreign_error(metadata, result),
-        finish_reason=str(plain.get("finish_reason") or ""),
+        finish_reason=reason if isinstance(reason := plain.get("finish_reason"), str) else "",
         turns=sum(m.get("role") == "assistant" for m in messages),
         tool_calls=sum(len(m.get("tool_calls") or []) for m in messages),
         prompt_tokens=sum(_number(u, "input_tokens") for u in usage),
@@ -390,6 +383,13 @@ def _as_row(uid: str, attempt: int, plain: Mapping[str, Any], outcome: int) -> A
         search=str(metadata.get("search") or ""),
         evaluation_only=bool(metadata.get("evaluation_only")) or is_benchmark(uid),
     )
+    if not ("passed" in plain and "system_error" in plain and "test_result" not in plain):
+        return row
+    told = {name: plain[name] for name in OPTIONAL if plain.get(name) is not None}
+    if passed is None and isinstance(error := plain["system_error"], dict) and error.get("kind"):
+        told["system_error"] = {"kind": error["kind"], "message": error.get("message") or ""}
+    told["evaluation_only"] = told.get("evaluation_only", False) or row.evaluation_only
+    return replace(row, **told)
 
 
 def _foreign_error(metadata: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, str]:

@@ -16,6 +16,9 @@ _COUNTS: Final = (
     *("user_prompt_tokens", "user_completion_tokens", "judge_prompt_tokens", "judge_completion_tokens"),
     *("turns", "tool_calls", "tries"),
 )
+_TEXTS: Final = ("finish_reason", "domain", "search")
+_FLAGS: Final = ("judged", "evaluation_only")
+OPTIONAL: Final = (*_COUNTS, *_TEXTS, *_FLAGS, "reward", "seconds")  # what an attempt of tbexp may say or leave away
 _PARTS: Final = (("cached_tokens", "prompt_tokens"), ("reasoning_tokens", "completion_tokens"))
 _USAGE: Final = (
     ("input_tokens", "input_tokens_details", "cached_tokens"),
@@ -38,6 +41,12 @@ def row_faults(plain: Mapping[str, Any], *, known: bool = True) -> Iterator[str]
         for name in _COUNTS:
             yield from _count(name, plain.get(name))
         yield from _within(plain, _PARTS)
+        own = "passed" in plain and "test_result" not in plain
+        for name in _TEXTS if own else ("finish_reason",):
+            if not isinstance(plain.get(name), str | None):
+                yield f"{name}: {_short(plain[name])} is no text"
+        if own:
+            yield from _own(plain)
         yield from _number("reward", plain.get("reward"))
         yield from _number("seconds", plain.get("seconds"), least=0.0)
     if isinstance(result := plain.get("test_result"), dict):
@@ -51,6 +60,16 @@ def row_faults(plain: Mapping[str, Any], *, known: bool = True) -> Iterator[str]
         for number, each in enumerate(usage):
             if isinstance(each, dict):
                 yield from (f"usage.{number}.{fault}" for fault in _usage(each))
+
+
+def _own(plain: Mapping[str, Any]) -> Iterator[str]:
+    for name in _FLAGS:
+        if not isinstance(plain.get(name), bool | None):
+            yield f"{name}: {_short(plain[name])} is neither true nor false"
+    if isinstance(error := plain.get("system_error"), dict):
+        for name in ("kind", "message"):
+            if error.get(name) is not None and not isinstance(error[name], str):
+                yield f"system_error.{name}: {_short(error[name])} is no text"
 
 
 def _usage(usage: Mapping[str, Any]) -> Iterator[str]:

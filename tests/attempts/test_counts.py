@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,61 @@ def test_rows_of_tb_infer_become_attempts_with_tokens_time_and_kinds_of_error(tm
     assert found[2].system_error == {"kind": "grader", "message": "boom"}
     assert (found[1].prompt_tokens, found[1].cached_tokens, found[1].completion_tokens) == (20, 8, 10)
     assert (found[1].domain, found[2].seconds) == ("s", 2.5)
+
+
+OWN = AttemptRow(
+    "a:1", 3, True, 0.5, finish_reason="done", turns=2, tool_calls=4, prompt_tokens=9, completion_tokens=7, seconds=1.5,
+    domain="d", tries=2, cached_tokens=5, reasoning_tokens=3, user_prompt_tokens=11, user_completion_tokens=12,
+    judge_prompt_tokens=13, judge_completion_tokens=14, judged=True, search="embedded", evaluation_only=True,
+)  # fmt: skip
+FAULT = {"kind": "tool_timeout", "message": "m"}
+
+
+@pytest.mark.parametrize(
+    ("row", "changes", "lacks", "read"),
+    [
+        (OWN, {"note": "x"}, "", {}),
+        (OWN, {"note": None, "search_kind": []}, "", {}),
+        (OWN, {}, "reward", {"reward": 1.0}),
+        (OWN, {"judged": None, "tries": None}, "", {"judged": False, "tries": 1}),
+        (replace(OWN, passed=None, system_error=FAULT), {"note": "x"}, "", {}),
+        (replace(OWN, passed=None, system_error=FAULT), {"passed": True}, "", {}),
+        (replace(OWN, evaluation_only=False), {"note": "x"}, "trajectory", {}),
+    ],
+)
+def test_fields_that_an_attempt_lacks_or_has_besides_do_not_touch_the_others(
+    row: AttemptRow, changes: dict[str, Any], lacks: str, read: dict[str, Any], tmp_path: Path
+) -> None:
+    plain = row.as_dict() | changes
+    plain.pop(lacks, None)
+    assert read_rows([lines(tmp_path, plain)]) == [replace(row, **read)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"finish_reason": ["a"]}, "finish_reason: ['a'] is no text"),
+        ({"domain": 3}, "domain: 3 is no text"),
+        ({"search": False}, "search: False is no text"),
+        ({"judged": "yes"}, "judged: 'yes' is neither true nor false"),
+        ({"evaluation_only": 1}, "evaluation_only: 1 is neither true nor false"),
+        ({"tries": 1.0}, "tries: 1.0 is no whole number"),
+        ({"system_error": {"kind": 3}, "passed": None}, "system_error.kind: 3 is no text"),
+    ],
+)
+def test_a_field_of_another_type_than_it_has_is_told_with_file_and_line(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    file = lines(tmp_path, replace(OWN, attempt=0).as_dict(), OWN.as_dict() | changes)
+    with pytest.raises(UserError, match=re.escape(f"{file}:2: {message}")) as caught:
+        read_rows([file])
+    assert len(caught.value.problems) == 1
+
+
+def test_how_a_row_of_tb_infer_ended_is_text(tmp_path: Path) -> None:
+    file = lines(tmp_path, infer("a:1", True) | {"finish_reason": ["a"]})
+    with pytest.raises(UserError, match=re.escape(f"{file}:1: finish_reason: ['a'] is no text")):
+        read_rows([file])
 
 
 def test_a_row_written_for_tb_infer_reads_back_as_the_same_attempt(tmp_path: Path) -> None:
