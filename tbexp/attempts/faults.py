@@ -1,4 +1,5 @@
-"""What cannot be true of a row that was made elsewhere: numbers that are none, are negative, or exceed what holds them.
+"""What cannot be true of a row that was made elsewhere: numbers that are none, are negative, are out of any range, or
+exceed what holds them.
 
 Only what is there is looked at: a row may lack all of it. Other fields than the named ones are not ours to judge.
 """
@@ -16,6 +17,7 @@ _COUNTS: Final = (
     *("user_prompt_tokens", "user_completion_tokens", "judge_prompt_tokens", "judge_completion_tokens"),
     *("turns", "tool_calls", "tries"),
 )
+_MOST: Final = 2**53  # larger numbers are no longer exact as floats, and sums of them leave int64
 _TEXTS: Final = ("finish_reason", "domain", "search")
 _FLAGS: Final = ("judged", "evaluation_only")
 OPTIONAL: Final = (*_COUNTS, *_TEXTS, *_FLAGS, "reward", "seconds")  # what an attempt of tbexp may say or leave away
@@ -60,6 +62,10 @@ def row_faults(plain: Mapping[str, Any], *, known: bool = True) -> Iterator[str]
         for number, each in enumerate(usage):
             if isinstance(each, dict):
                 yield from (f"usage.{number}.{fault}" for fault in _usage(each))
+    if isinstance(messages := plain.get("messages"), list):
+        for number, each in enumerate(messages):
+            if isinstance(each, dict) and not isinstance(calls := each.get("tool_calls"), list | None):
+                yield f"messages.{number}.tool_calls: {_short(calls)} is no list"
 
 
 def _own(plain: Mapping[str, Any]) -> Iterator[str]:
@@ -84,11 +90,15 @@ def _usage(usage: Mapping[str, Any]) -> Iterator[str]:
 def _attempt(name: str, value: Any, known: bool) -> Iterator[str]:
     if value is not None and (type(value) is int or known) and (type(value) is not int or value < 0):
         yield f"{name}: {_short(value)} is no number of an attempt, which count from 0"
+    elif type(value) is int and value > _MOST:
+        yield _too_large(name, value)
 
 
 def _count(name: str, value: Any) -> Iterator[str]:
     if value is not None and (type(value) is not int or value < 0):
         yield f"{name}: {_short(value)} is no whole number from 0 on"
+    elif value is not None and value > _MOST:
+        yield _too_large(name, value)
 
 
 def _within(sizes: Mapping[str, Any], parts: tuple[tuple[str, str], ...]) -> Iterator[str]:
@@ -101,10 +111,16 @@ def _within(sizes: Mapping[str, Any], parts: tuple[tuple[str, str], ...]) -> Ite
 def _number(name: str, value: Any, *, least: float = -math.inf) -> Iterator[str]:
     if value is None:
         return
-    if type(value) not in (int, float) or not math.isfinite(value):
+    if type(value) not in (int, float) or (type(value) is float and not math.isfinite(value)):
         yield f"{name}: {_short(value)} is no number"
     elif value < least:
         yield f"{name}: {_short(value)} is less than {least:g}"
+    elif abs(value) > _MOST:
+        yield _too_large(name, value)
+
+
+def _too_large(name: str, value: float) -> str:
+    return f"{name}: {_short(value)} is beyond 2**53"
 
 
 def _short(value: Any) -> str:

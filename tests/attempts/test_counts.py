@@ -245,6 +245,30 @@ def test_how_a_row_of_tb_infer_ended_is_text(tmp_path: Path) -> None:
         read_rows([file])
 
 
+HUGE = 10**400
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        *((OWN.as_dict() | {name: HUGE}, f"{name}: 1000") for name in ("seconds", "reward", "prompt_tokens", "tries")),
+        (OWN.as_dict() | {"attempt": 10**30}, "attempt: 1000"),
+        (OWN.as_dict() | {"reward": -HUGE}, "reward: -1000"),
+        (OWN.as_dict() | {"seconds": 1e300}, "seconds: 1e+300 is beyond"),
+        (infer("a:1", True) | {"metadata": {"repetition": 10**30}}, "metadata.repetition: 1000"),
+        (infer("a:1", True) | {"metadata": {"execution_time": HUGE}}, "metadata.execution_time: 1000"),
+        (infer("a:1", True, reward=HUGE), "test_result.reward: 1000"),
+        (infer("a:1", True) | {"usage": [{"input_tokens": HUGE}]}, "usage.0.input_tokens: 1000"),
+        (infer("a:1", True) | {"messages": [{}, {"tool_calls": 5}]}, "messages.1.tool_calls: 5 is no list"),
+        (infer("a:1", True) | {"messages": [{"tool_calls": {"a": 1}}]}, "messages.0.tool_calls: {'a': 1} is no list"),
+    ],
+)
+def test_a_number_out_of_range_is_told_with_file_and_line(row: Any, message: str, tmp_path: Path) -> None:
+    file = lines(tmp_path, OWN.as_dict(), row)
+    with pytest.raises(UserError, match=re.escape(f"{file}:2: {message}")):
+        read_rows([file])
+
+
 def test_a_row_written_for_tb_infer_reads_back_as_the_same_attempt(tmp_path: Path) -> None:
     attempts = [
         AttemptRow("a:1", 0, True, 0.5, finish_reason="done", prompt_tokens=7, completion_tokens=3, domain="d"),

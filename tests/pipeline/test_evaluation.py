@@ -106,6 +106,21 @@ def test_a_price_table_needs_a_date_and_intervals_need_samples(evaluate: Evaluat
     assert code == 2 and says in said and "Traceback" not in said
 
 
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"attempt": 10**30}, "attempt: 1000"),
+        ({"seconds": 10**400}, "seconds: 1000"),
+        ({"reward": 10**400}, "reward: 1000"),
+        ({"prompt_tokens": 10**400}, "prompt_tokens: 1000"),
+        ({"search": ["embedded"]}, "search: ['embedded'] is no text"),
+    ],
+)
+def test_a_row_that_cannot_be_is_the_users_to_mend(row: Row, told: str, evaluate: Evaluate) -> None:
+    code, said, _ = evaluate([*rows_of(4)[1:], {**rows_of(4)[0], **row}])
+    assert code == 2 and f"rows.jsonl:192: {told}" in said and "Traceback" not in said
+
+
 def test_figures_stand_for_every_domain_scenario_and_tag(evaluate: Evaluate) -> None:
     code, said, summary = evaluate(rows_of(4))
     assert code == 0, said
