@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from tbexp.attempts.row import MOST
 from tbexp.errors import one_line
 
 _COUNTS: Final = (
@@ -17,7 +18,6 @@ _COUNTS: Final = (
     *("user_prompt_tokens", "user_completion_tokens", "judge_prompt_tokens", "judge_completion_tokens"),
     *("turns", "tool_calls", "tries"),
 )
-_MOST: Final = 2**53  # larger numbers are no longer exact as floats, and sums of them leave int64
 _TEXTS: Final = ("finish_reason", "domain", "search")
 _FLAGS: Final = ("judged", "evaluation_only")
 OPTIONAL: Final = (*_COUNTS, *_TEXTS, *_FLAGS, "reward", "seconds")  # what an attempt of tbexp may say or leave away
@@ -90,14 +90,14 @@ def _usage(usage: Mapping[str, Any]) -> Iterator[str]:
 def _attempt(name: str, value: Any, known: bool) -> Iterator[str]:
     if value is not None and (type(value) is int or known) and (type(value) is not int or value < 0):
         yield f"{name}: {_short(value)} is no number of an attempt, which count from 0"
-    elif type(value) is int and value > _MOST:
+    elif type(value) is int and value > MOST:
         yield _too_large(name, value)
 
 
 def _count(name: str, value: Any) -> Iterator[str]:
     if value is not None and (type(value) is not int or value < 0):
         yield f"{name}: {_short(value)} is no whole number from 0 on"
-    elif value is not None and value > _MOST:
+    elif value is not None and value > MOST:
         yield _too_large(name, value)
 
 
@@ -115,7 +115,7 @@ def _number(name: str, value: Any, *, least: float = -math.inf) -> Iterator[str]
         yield f"{name}: {_short(value)} is no number"
     elif value < least:
         yield f"{name}: {_short(value)} is less than {least:g}"
-    elif abs(value) > _MOST:
+    elif abs(value) > MOST:
         yield _too_large(name, value)
 
 

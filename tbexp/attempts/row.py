@@ -64,6 +64,7 @@ class AttemptRow:
         return plain
 
 
+MOST = 2**53  # larger numbers are no longer exact as floats, and sums of them leave int64
 _TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "int": (int,),
@@ -78,6 +79,8 @@ _FIELDS = {f.name: (_TYPES[str(f.type)], f.default is MISSING) for f in fields(A
 
 def row_from_dict(plain: Mapping[str, Any]) -> AttemptRow:
     """The row of a JSON object. ValueError with `field: what` for the first field that does not fit."""
+    if not isinstance(plain, Mapping):
+        raise ValueError("the line is no JSON object")
     for name in plain:
         if name not in _FIELDS:
             raise ValueError(f"{name}: no field of an attempt")
@@ -89,6 +92,8 @@ def row_from_dict(plain: Mapping[str, Any]) -> AttemptRow:
         value = plain[name]
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             raise ValueError(f"{name}: {value!r} is no {' or '.join(t.__name__ for t in types)}")
+        if isinstance(value, int) and abs(value) > MOST:
+            raise ValueError(f"{name}: a number beyond 2**53")
     error = plain.get("system_error")
     if error is not None and not (isinstance(error.get("kind"), str) and isinstance(error.get("message"), str)):
         raise ValueError("system_error: needs kind and message, both text")

@@ -249,17 +249,18 @@ class AttemptStore:
             last = number == len(lines) and not torn
             try:
                 row = row_from_dict(json.loads(line))
-            except ValueError as error:
+                reference = None if row.trajectory is None else _parse_reference(row.trajectory)
+            except (ValueError, RecursionError) as error:
                 if last and isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
                     torn = True
                     break
                 raise UserError(
                     Problem(str(error), where=f"{file}:{number}", fix="the line was damaged: remove or mend it")
                 ) from None
-            if row.trajectory is not None:
+            if reference is not None:
                 # After a power cut rows can be on the disk whose trajectories are not. Offsets grow along the file, so
                 # everything from the first such row on is as good as not written.
-                name, start, length = _parse_reference(row.trajectory)
+                name, start, length = reference
                 if name not in sizes:
                     path = self.folder / name
                     sizes[name] = path.stat().st_size if path.exists() else 0
@@ -333,6 +334,8 @@ def _write(file: BinaryIO, data: bytes) -> None:
 def _parse_reference(reference: str) -> tuple[str, int, int]:
     name, _, place = reference.rpartition("@")
     start, _, length = place.partition("+")
+    if not name or not start.isdecimal() or not length.isdecimal():
+        raise ValueError(f"trajectory: {reference[:40]!r} is no FILE@START+LENGTH")
     return name, int(start), int(length)
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import logging
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +85,24 @@ def test_a_damaged_line_in_the_middle_is_named_with_file_and_line(tmp_path: Path
     file.write_text("{]\n" + file.read_text())
     with pytest.raises(UserError, match=r"attempts\.jsonl:1"):
         AttemptStore(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attempt": 10**30}, "attempt: a number beyond 2**53"),
+        ({"seconds": 10**400}, "seconds: a number beyond 2**53"),
+        ({"trajectory": "t.jsonl@x+3"}, "trajectory: 't.jsonl@x+3' is no FILE@START+LENGTH"),
+        (None, "the line is no JSON object"),
+    ],
+)
+def test_a_line_that_no_attempt_of_ours_can_be_is_named(
+    changes: dict[str, object] | None, message: str, tmp_path: Path
+) -> None:
+    plain = None if changes is None else {**row(attempt=0).as_dict(), **changes}
+    (tmp_path / "attempts.jsonl").write_text(json.dumps(plain) + "\n")
+    with pytest.raises(UserError, match=re.escape(f"attempts.jsonl:1: {message}")):
+        AttemptStore(tmp_path, read_only=True)
 
 
 def test_a_second_clean_row_is_not_kept(tmp_path: Path) -> None:
