@@ -431,6 +431,12 @@ class ModelPrice(Group):
     reasoning: NotNegative | None = None  # null: as the rest of the completion
     attempt: NotNegative = 0.0  # US dollars per attempt, besides: where nothing else is known, see prices=published
 
+    @model_validator(mode="after")
+    def _some(self) -> ModelPrice:
+        if all(getattr(self, name) is None for name in self.model_fields_set):
+            raise ValueError("holds no price; give prompt, cached and completion; of a model that is free, prompt: 0")
+        return self
+
     @property
     def by_attempt(self) -> bool:
         """Whether no token has a price."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -31,7 +31,8 @@ TOTAL_CAUTION: Final = (
 @dataclass(frozen=True, slots=True)
 class Spending:
     """How the attempts of a policy are priced. `gpu_hours` are of the policy's server. unpriced: roles that have to be
-    paid for and whose model has no price, or whose tokens no row holds; any other one without a price costs nothing.
+    paid for and whose model has no price, or whose tokens some attempts do not tell; any other one without a price
+    costs nothing.
     """
 
     policy: ModelPrice | None = None
@@ -40,6 +41,8 @@ class Spending:
     gpu_hours: float = 0.0
     gpu_hour_usd: float = 0.0
     unpriced: tuple[str, ...] = ()
+    # {role: (n, of)} of those in `unpriced` that have a price: n of so many clean attempts lack tokens that it charges
+    untold: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     # What a policy cost before it was evaluated: {"probing", "training": US dollars}, as far as they are known. Only in
     # total_usd; None: it is not this run's.
     besides: Mapping[str, float] | None = None
@@ -75,8 +78,8 @@ def known_usd(tokens: Mapping[str, int], attempts: int, spending: Spending) -> d
 def cost_of(runs: Sequence[Tally], attempts: int, spending: Spending) -> dict[str, Any]:
     """Cost over all seeds of a policy: campaign, per passed attempt, per task passed every time (else infinite).
 
-    All three are None while a role has no price; `at_least_usd` is what is known. total_usd: with training and
-    probing, None unless all of it is known.
+    All three are None while a role has no price or attempts lack its tokens; `at_least_usd` is what is known.
+    total_usd: with training and probing, None unless all of it is known.
     """
     each = [known_usd(run.tokens, run.rows, replace(spending, gpu_hours=0.0)) for run in runs]
     parts = {name: sum(part[name] for part in each) for name in each[0]}
@@ -96,6 +99,7 @@ def cost_of(runs: Sequence[Tally], attempts: int, spending: Spending) -> dict[st
         "total_usd": total,
         "at_least_usd": known,
         "unpriced": list(spending.unpriced),
+        "untold": {role: list(each) for role, each in spending.untold.items()},
         "besides_usd": None if besides is None else dict(besides),
         "besides_unknown": list(spending.besides_unknown),
         "gpu_hours": spending.gpu_hours,

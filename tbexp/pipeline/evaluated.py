@@ -141,7 +141,8 @@ def told_cost(cost: Mapping[str, Any]) -> str:
     from tbexp.reporting.tables import dollars
 
     if cost["campaign_usd"] is None:
-        return f"at least US$ {cost['at_least_usd']:.2f}, which is without the {' and the '.join(cost['unpriced'])}"
+        lacking = [_lacking(role, *cost["untold"].get(role, (0, 0))) for role in cost["unpriced"]]
+        return f"at least US$ {cost['at_least_usd']:.2f}, which is without the {' and the '.join(lacking)}"
     text = f"US$ {cost['campaign_usd']:.2f}"
     for key, what in (("per_passed_attempt_usd", "passed attempt"), ("per_reliable_task_usd", "reliable task")):
         value = cost[key]
@@ -153,6 +154,10 @@ def told_cost(cost: Mapping[str, Any]) -> str:
     if cost["total_usd"] is not None:
         return f"{text}; with {besides}: {cost['total_usd']:.2f}"
     return f"{text}; no total with {besides}: {'; '.join(cost['besides_unknown'])}"
+
+
+def _lacking(role: str, n: int, of: int) -> str:
+    return f"{role}'s tokens in {n} of {of} attempts" if n else role
 
 
 def told_agg(metrics: Mapping[str, Any]) -> str:

@@ -2,8 +2,9 @@
 
 Decided here: a policy behind an endpoint is priced by its tokens, local weights, and those that tbexp serves itself, by
 the hours of their devices; a policy that has no price has no cost, and what cannot be known is not taken for nothing:
-without the price of a user or judge that is paid for there is none either. What a trained policy cost before it was
-evaluated is priced likewise, from what probing and training have measured.
+without the price of a user or judge that is paid for there is none either, nor where attempts do not tell their
+tokens. What a trained policy cost before it was evaluated is priced likewise, from what probing and training have
+measured.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tbexp.attempts import AttemptRow, AttemptStore
-from tbexp.config.schema import Config
+from tbexp.config.schema import Config, ModelPrice
+from tbexp.episode.loop import OWN_LIMITS
 from tbexp.evaluation.cost import Spending, known_usd
 from tbexp.pipeline.context import Context
 from tbexp.pipeline.sharing import with_failed_tries
@@ -36,6 +38,8 @@ def spending_of(config: Config, rows: Sequence[AttemptRow], *, made_elsewhere: b
         for role, kind, price in (("user", config.user.kind, user), ("judge", config.judge.kind, judge))
         if _unknown(price is not None, kind == "chat", elsewhere, any(used(role, row) for row in rows))
     )
+    untold = {} if judge is None else _untold("judge", judge, [row for row in rows if row.clean and row.judged])
+    unpriced = tuple(dict.fromkeys((*unpriced, *untold)))
     policy = config.policy
     served = policy.serve == "vllm" and name_of(config) not in models
     if (policy.kind == "local" or served) and rate > 0 and not elsewhere:
@@ -43,13 +47,32 @@ def spending_of(config: Config, rows: Sequence[AttemptRow], *, made_elsewhere: b
         hours = (
             sum(row.seconds for row in rows) / at_a_time / 3600 * (policy.vllm.tensor_parallel_size if served else 1)
         )
-        return Spending(user=user, judge=judge, gpu_hours=hours, gpu_hour_usd=rate, unpriced=unpriced)
+        return Spending(user=user, judge=judge, gpu_hours=hours, gpu_hour_usd=rate, unpriced=unpriced, untold=untold)
     price = models.get(name_of(config))
     if price is None:
         return None
-    if not price.by_attempt and not any(row.prompt_tokens or row.completion_tokens for row in rows):
+    untold = _untold("policy", price, [row for row in rows if row.clean and _generated(row)]) | untold
+    if "policy" in untold or (
+        not price.by_attempt and not any(row.prompt_tokens or row.completion_tokens for row in rows)
+    ):
         unpriced = ("policy", *unpriced)
-    return Spending(policy=price, user=user, judge=judge, unpriced=unpriced)
+    return Spending(policy=price, user=user, judge=judge, unpriced=unpriced, untold=untold)
+
+
+def _generated(row: AttemptRow) -> bool:
+    """False only where the policy produced nothing: its very first prompt was too long, say."""
+    return row.turns > 0 or row.finish_reason not in OWN_LIMITS
+
+
+def _untold(role: str, price: ModelPrice, rows: Sequence[AttemptRow]) -> dict[str, tuple[int, int]]:
+    """{role: (n, of)} if n of these rows lack a kind of tokens that the price charges; nobody asks or answers with
+    none.
+    """
+    prefix = "" if role == "policy" else f"{role}_"
+    charged = {"prompt": price.prompt or price.cached, "completion": price.completion or price.reasoning}
+    kinds = [f"{prefix}{kind}_tokens" for kind, usd in charged.items() if usd]
+    lacking = sum(not all(getattr(row, kind) for kind in kinds) for row in rows)
+    return {role: (lacking, len(rows))} if lacking else {}
 
 
 def _unknown(priced: bool, paid: bool, elsewhere: bool, used: bool) -> bool:
@@ -92,11 +115,23 @@ def faults_of(config: Config, spending: Mapping[str, Spending]) -> Iterator[str]
     for role in dict.fromkeys(role for each in spending.values() for role in each.unpriced):
         model = needed.get(role)
         if model in models:
-            yield f"the cost is not told, for no row holds tokens of the {role}, whose model is {model}"
+            yield from dict.fromkeys(
+                f"the cost is not told, for {_untold_of(each, role, name if len(spending) > 1 else '')} tokens of the "
+                f"{role}, whose model is {model}"
+                for name, each in spending.items()
+                if role in each.unpriced
+            )
             continue
         add = key_of(model) if model else f"{role}=chat {role}.endpoint.model=NAME, and {key_of('NAME')}"
         who = f"the {role}'s model {model}" if model else f"the {role} of the rows"
         yield f"the cost is not told, for {who} has no price; add it: {add}"
+
+
+def _untold_of(spending: Spending, role: str, name: str) -> str:
+    n, of = spending.untold.get(role, (0, 0))
+    if not n:
+        return "no row holds"
+    return f"{n} of {of} clean attempts{f' of {name}' if name else ''} do not tell all"
 
 
 def key_of(model: str) -> str:
@@ -148,7 +183,11 @@ def probing_usd(config: Config, rows: Sequence[AttemptRow], who: str) -> tuple[f
     spending = spending_of(config, rows, made_elsewhere=False)
     if spending is None:
         return 0.0, [f"probing: {who} has no price"]
-    lacking = [f"probing: the {role} of {who} has no price" for role in spending.unpriced]
+    lacking = []
+    for role in spending.unpriced:
+        n, of = spending.untold.get(role, (0, 0))
+        lacks = f"lacks tokens in {n} of {of} attempts" if n else "has no price"
+        lacking.append(f"probing: the {role} of {who} {lacks}")
     return sum(known_usd(tokens_of(rows), len(rows), spending).values()), lacking
 
 

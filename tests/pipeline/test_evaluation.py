@@ -92,16 +92,27 @@ def test_the_cost_of_a_user_without_a_price_is_not_claimed_and_the_warning_names
     assert summary["policies"]["rows"]["cost"]["campaign_usd"] == pytest.approx(192 * 1020 / 1e6)
     code, said, summary = evaluate(rows_of(4), "prices.models={tiny:{prompt:1.0},someone:{prompt:2.0}}", *known)
     assert summary["policies"]["rows"]["cost"]["campaign_usd"] is None
-    assert all(f"no row holds tokens of the {who}, whose model is" in said for who in ("policy", "user"))
+    assert "192 of 192 clean attempts do not tell all tokens of the policy, whose model is tiny" in said
+    assert "no row holds tokens of the user, whose model is someone" in said
+    code, said, summary = evaluate(rows[:96] + rows_of(4)[96:], "prices.models={tiny:{prompt:1.0}}")
+    assert summary["policies"]["rows"]["cost"]["untold"] == {"policy": [96, 192]}
+    assert "96 of 192 clean attempts do not tell all tokens of the policy" in said and "at least US$ 0.10" in said
     code, said, summary = evaluate(rows, "prices.models={tinny:{prompt:1.0}}")
     assert code == 0 and "prices.models names no model of this run (policy tiny); it has tinny" in said
 
 
 @pytest.mark.parametrize(
     ("word", "says"),
-    [("prices.dated=lately", "'lately' is no date"), ("evaluation.bootstrap=99", "evaluation.bootstrap: 99")],
+    [
+        ("prices.dated=lately", "'lately' is no date"),
+        ("evaluation.bootstrap=99", "evaluation.bootstrap: 99"),
+        ("prices.models={tiny: {}}", "holds no price"),
+        ("prices.models={tiny: {reasoning: null}}", "holds no price"),
+    ],
 )
-def test_a_price_table_needs_a_date_and_intervals_need_samples(evaluate: Evaluate, word: str, says: str) -> None:
+def test_a_price_table_needs_a_date_and_prices_and_intervals_need_samples(
+    evaluate: Evaluate, word: str, says: str
+) -> None:
     code, said, _ = evaluate(rows_of(4), word)
     assert code == 2 and says in said and "Traceback" not in said
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tbexp.evaluation import cost_of, summarise
 from tbexp.evaluation.tally import tally
 from tbexp.pipeline import policies
 from tbexp.pipeline.campaign import row_of
-from tbexp.pipeline.evaluated import evaluation_metrics
+from tbexp.pipeline.evaluated import evaluation_metrics, told_cost
 from tbexp.pipeline.prices import faults_of, probing_usd, spending_of, training_usd
 from tbexp.policy import ChatPolicy, Usage
 
@@ -146,6 +147,44 @@ def test_what_the_price_table_lacks_or_has_in_vain_is_told_once(listed: list[str
     spending = {} if found is None else {"base": found, "trained": found}
     said = list(faults_of(made, spending))
     assert len(said) == len(told) and all(text in line for line, text in zip(said, told, strict=True))
+
+
+NOTHING = {"prompt_tokens": 0, "cached_tokens": 0, "completion_tokens": 0}
+
+
+@pytest.mark.parametrize(
+    ("price", "changes", "untold"),
+    [
+        (PRICE, {}, {}),
+        (PRICE, NOTHING, {"policy": (1, 4)}),
+        (PRICE, {"prompt_tokens": 0, "cached_tokens": 0}, {"policy": (1, 4)}),
+        (PRICE, {"completion_tokens": 0}, {"policy": (1, 4)}),
+        ({"prompt": 2.0}, {"completion_tokens": 0}, {}),
+        ({"attempt": 2.0}, NOTHING, {}),
+        ({"attempt": 2.0, "prompt": 1.0}, NOTHING, {"policy": (1, 4)}),
+        (PRICE, {**NOTHING, "finish_reason": "token_limit"}, {}),  # its first prompt was too long
+        (PRICE, {**NOTHING, "finish_reason": "token_limit", "turns": 3}, {"policy": (1, 4)}),
+        (PRICE, {**NOTHING, "passed": None, "system_error": {"kind": "k", "message": ""}}, {}),
+        (PRICE, {"judged": True, "judge_prompt_tokens": 9}, {"judge": (1, 1)}),
+        (PRICE, {"judged": True, "judge_prompt_tokens": 9, "judge_completion_tokens": 1}, {}),
+    ],
+)
+def test_attempts_that_do_not_tell_their_tokens_are_counted_and_leave_the_cost_unknown(
+    price: dict[str, float], changes: dict[str, Any], untold: dict[str, tuple[int, int]]
+) -> None:
+    judge = {"judge.kind": "chat", "judge.endpoint.model": "judge"}
+    made = config(**CHAT, **judge, **{"prices.models": {"m": price, "judge": PRICE}})
+    attempts = [*rows(3), replace(rows(4)[3], **changes)]
+    spending = spending_of(made, attempts)
+    assert spending is not None and spending.untold == untold and spending.unpriced == tuple(untold)
+    cost = cost_of([tally(attempts, ["a"], 4)], 4, spending)
+    assert (cost["campaign_usd"] is None) == bool(untold) and cost["at_least_usd"] > 0
+    said = list(faults_of(made, {"base": spending}))
+    assert len(said) == len(untold)
+    for role, (n, of) in untold.items():
+        assert f"{n} of {of} clean attempts do not tell all tokens of the {role}, whose model is" in said[0]
+        without = f"which is without the {role}'s tokens in {n} of {of} attempts"
+        assert told_cost(cost) == f"at least US$ {cost['at_least_usd']:.2f}, {without}"
 
 
 STEPS = {
