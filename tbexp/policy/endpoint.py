@@ -97,6 +97,7 @@ class ChatEndpoint:
         self._transport = transport
         self._client: httpx.AsyncClient | None = None
         self._gate: asyncio.Semaphore | None = None
+        self._warned = False  # of usage that cannot be
         self._next = 0.0  # when the next request may leave, on the monotonic clock
 
     def __repr__(self) -> str:
@@ -139,7 +140,7 @@ class ChatEndpoint:
                         response = await client.post(self._url, json=payload, headers=self._headers())
                 if response.status_code < 300:
                     if (answer := self.understood(self._without_key(response.content))) is not None:
-                        self._count(usage_of(answer))
+                        self._count(answer)
                         return answer
                     problem = f"the answer is no {self.ANSWER}: " + self._excerpt(response.text)
                 else:
@@ -172,7 +173,14 @@ class ChatEndpoint:
         self._next = leaves + 60.0 / self.config.requests_per_minute
         await asyncio.sleep(leaves - now)
 
-    def _count(self, used: Usage) -> None:
+    def _count(self, answer: Mapping[str, Any]) -> None:
+        try:
+            used = _told_usage(answer)
+        except ValueError as wrong:
+            used = Usage()
+            if not self._warned:
+                self._warned = True
+                log.warning("%s tells usage that cannot be (%s); such answers count as telling none", self, wrong)
         self.usage = self.usage + used
         if (spent := _METER.get()) is not None:
             spent[self.role] = spent.get(self.role, Usage()) + used
@@ -266,17 +274,24 @@ def pause_s(attempt: int, asked: float | None) -> float:
 
 
 def usage_of(answer: Mapping[str, Any]) -> Usage:
-    """The tokens that an answer says it used."""
-    used = answer.get("usage")
-    used = used if isinstance(used, Mapping) else {}
+    """The tokens that an answer says it used; none where it does not say, or says what cannot be."""
+    try:
+        return _told_usage(answer)
+    except ValueError:
+        return Usage()
 
-    def count(*path: str) -> int:
+
+def _told_usage(answer: Mapping[str, Any]) -> Usage:
+    """ValueError: it cannot be."""
+    used = answer.get("usage")
+
+    def count(*path: str) -> Any:
         value: Any = used
         for name in path:
             value = value.get(name) if isinstance(value, Mapping) else None
-        return value if isinstance(value, int) else 0
+        return value
 
-    return Usage(
+    return Usage.told(
         count("prompt_tokens"),
         count("prompt_tokens_details", "cached_tokens"),
         count("completion_tokens"),

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 
 from tbexp.interpret.messages import Message, Reading, ToolSpec
 
+MOST_TOKENS = 2**40  # no completion has more
 Finish = Literal["stop", "length"]
 
 
@@ -23,6 +24,19 @@ class Usage:
     cached_tokens: int = 0
     completion_tokens: int = 0
     reasoning_tokens: int = 0
+
+    @staticmethod
+    def told(*counts: object) -> Usage:
+        """What somebody else says, in the order of the fields; None and whatever is no whole number is 0.
+
+        ValueError: it cannot be, for a count is negative or a part is more than its whole.
+        """
+        prompt, cached, completion, reasoning = (value if type(value) is int else 0 for value in counts)
+        if not (0 <= cached <= prompt <= MOST_TOKENS and 0 <= reasoning <= completion <= MOST_TOKENS):
+            names = ("prompt", "cached", "completion", "reasoning")
+            said = zip((prompt, cached, completion, reasoning), names, strict=True)
+            raise ValueError(", ".join(f"{value} {name} tokens" for value, name in said))
+        return Usage(prompt, cached, completion, reasoning)
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(

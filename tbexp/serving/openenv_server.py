@@ -360,7 +360,10 @@ def _completion(action: TaskAction, calls: Sequence[Call], tools: Sequence[ToolS
 def _usage(told: Any) -> Usage:
     told = told if isinstance(told, Mapping) else {}
     names = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
-    return Usage(*(value if isinstance(value := told.get(name), int) else 0 for name in names))
+    try:
+        return Usage.told(*(told.get(name) for name in names))
+    except ValueError:
+        return Usage()  # a client's negative tokens would lift its limits
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:

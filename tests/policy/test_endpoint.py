@@ -16,7 +16,7 @@ from tbexp.config.schema import Endpoint, ModelPrice, Sampling
 from tbexp.errors import UserError, WorldError, WorldFailure
 from tbexp.interpret.messages import Message, ToolSpec
 from tbexp.policy import ChatEndpoint, ChatPolicy, Generated, OutOfContext, TokenEndpoint, Usage, metered
-from tbexp.policy.endpoint import cost_usd, pause_s
+from tbexp.policy.endpoint import cost_usd, pause_s, usage_of
 
 KEY = "sk-planted-0123456789"
 ENV = "TBEXP_TEST_KEY"
@@ -240,6 +240,38 @@ def test_a_spending_cap_ends_the_run() -> None:
 
     with server(lambda number, body: said()) as (url, _):
         assert asyncio.run(spend(url)) == 3  # 47 micro-dollars each
+
+
+@pytest.mark.parametrize(
+    ("usage", "used", "warned"),
+    [
+        ({"prompt_tokens": 10, "completion_tokens": 4}, Usage(10, 0, 4), False),
+        ({"prompt_tokens": 10, "completion_tokens": "4"}, Usage(10, 0, 0), False),
+        ({"prompt_tokens": True}, Usage(), False),
+        (None, Usage(), False),
+        ({"prompt_tokens": 10, "completion_tokens": -5}, Usage(), True),
+        ({"prompt_tokens": -10, "completion_tokens": 5}, Usage(), True),
+        ({"prompt_tokens": 10, "completion_tokens": 10**400}, Usage(), True),
+        ({"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 11}}, Usage(), True),
+        ({"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": -1}}, Usage(), True),
+        ({"completion_tokens": 10, "completion_tokens_details": {"reasoning_tokens": 11}}, Usage(), True),
+    ],
+)
+def test_usage_that_cannot_be_counts_as_not_told_with_one_warning(
+    usage: Any, used: Usage, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = said()[2] | {"usage": usage}
+
+    async def ask_twice(url: str) -> tuple[Usage, Usage, Usage]:
+        use = ChatEndpoint(endpoint(url))
+        with metered() as spent:
+            first, _ = await use.complete({"messages": []}), await use.complete({"messages": []})
+        await use.close()
+        return usage_of(first), use.usage, spent["policy"]
+
+    with server(lambda number, body: (200, {}, answer)) as (url, _):
+        assert asyncio.run(ask_twice(url)) == (used, used + used, used + used)
+    assert caplog.text.count("usage that cannot be") == warned
 
 
 def test_a_spending_cap_needs_a_price() -> None:
