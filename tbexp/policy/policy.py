@@ -27,11 +27,14 @@ class Usage:
 
     @staticmethod
     def told(*counts: object) -> Usage:
-        """What somebody else says, in the order of the fields; None and whatever is no whole number is 0.
+        """What somebody else says, in the order of the fields; None and whatever is no whole number is 0. Some servers
+        count reasoning beside the completion: where it is more than that, it is added.
 
-        ValueError: it cannot be, for a count is negative or a part is more than its whole.
+        ValueError: it cannot be, for a count is negative or more tokens are cached than the prompt has.
         """
         prompt, cached, completion, reasoning = (value if type(value) is int else 0 for value in counts)
+        if reasoning > completion >= 0:
+            completion += reasoning
         if not (0 <= cached <= prompt <= MOST_TOKENS and 0 <= reasoning <= completion <= MOST_TOKENS):
             names = ("prompt", "cached", "completion", "reasoning")
             said = zip((prompt, cached, completion, reasoning), names, strict=True)

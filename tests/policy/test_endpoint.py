@@ -254,7 +254,8 @@ def test_a_spending_cap_ends_the_run() -> None:
         ({"prompt_tokens": 10, "completion_tokens": 10**400}, Usage(), True),
         ({"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 11}}, Usage(), True),
         ({"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": -1}}, Usage(), True),
-        ({"completion_tokens": 10, "completion_tokens_details": {"reasoning_tokens": 11}}, Usage(), True),
+        ({"completion_tokens": 10, "completion_tokens_details": {"reasoning_tokens": 11}}, Usage(0, 0, 21, 11), False),
+        ({"completion_tokens": -1, "completion_tokens_details": {"reasoning_tokens": 11}}, Usage(), True),
     ],
 )
 def test_usage_that_cannot_be_counts_as_not_told_with_one_warning(
