@@ -13,7 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from tbexp.config.secrets import looks_secret, secret_name
 from tbexp.errors import Problem, UserError
 
 MAX_WARNINGS = 10_000  # submitit counts warnings and would stop requeuing; how often is decided by `job`
+SHORTEST = 6  # characters of a secret that is looked for inside other values too
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +123,8 @@ def python(launcher: Launcher) -> str:
     return shlex.quote(launcher.python or sys.executable)
 
 
-def submit(spec: JobSpec, launcher: Launcher, after: Sequence[str], hidden: Iterable[str] = ()) -> str:
-    """Submits one job or array; its id. hidden: environment variables that hold secrets, whatever they are called.
+def submit(spec: JobSpec, launcher: Launcher, after: Sequence[str], hidden: Mapping[str, str] | None = None) -> str:
+    """Submits one job or array; its id. hidden: secrets by the name of their environment variable.
 
     Raises UserError with what sbatch said.
     """
@@ -150,13 +151,16 @@ def submit(spec: JobSpec, launcher: Launcher, after: Sequence[str], hidden: Iter
 
 
 @contextlib.contextmanager
-def without_secrets(hidden: Iterable[str] = ()) -> Iterator[None]:
-    """The environment without what looks like a secret: sbatch passes all of it on, through Slurm's own files."""
-    kept = dict(os.environ)
+def without_secrets(hidden: Mapping[str, str] | None = None) -> Iterator[None]:
+    """The environment without these secrets, under whatever name they stand there too, and without what looks like one:
+    sbatch passes all of it on, through Slurm's own files.
+    """
+    kept, known = dict(os.environ), hidden or {}
+    secrets = [secret for secret in known.values() if secret]
     try:
-        named = set(hidden)
         for name, value in kept.items():
-            if name in named or secret_name(name) or looks_secret(value):
+            repeated = any(value == secret or (len(secret) >= SHORTEST and secret in value) for secret in secrets)
+            if name in known or repeated or secret_name(name) or looks_secret(value):
                 del os.environ[name]
         yield
     finally:

@@ -337,7 +337,8 @@ def entry(context: Context, job: Planned, after: Sequence[str], overrides: Seque
         write_json(file, plan)
     spec = spec_of(context, job, plans)
     secrets = config.launcher.secrets_file
-    hidden = [*key_names(config), *(read_secrets(Path(secrets)) if secrets is not None else ())]
+    hidden = {name: os.environ.get(name, "") for name in key_names(config)}
+    hidden |= read_secrets(Path(secrets)) if secrets is not None else {}
     number = submit(spec, config.launcher, after, hidden)
     return {
         "name": job.name,

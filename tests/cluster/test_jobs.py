@@ -116,10 +116,12 @@ def test_what_a_site_sets_for_ray_counts_for_nothing(monkeypatch: pytest.MonkeyP
 
 def test_sbatch_is_not_given_secrets_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     planted = {"MY_API_KEY": "x", "HF_TOKEN": "y", "PLAIN": "sk-0123456789abcdefghij", "GARDEN_KEY": "z", "KEPT": "v"}
+    # The same secret under names that say nothing, and inside another value.
+    planted |= {"PGPASS": "quite-open", "MY_COOKIE": "session=quite-open;", "SHORT": "zz"}
     for name, value in planted.items():
         monkeypatch.setenv(name, value)
-    with submission.without_secrets(["GARDEN_KEY", "NOT_THERE"]):
-        assert [name for name in planted if name in os.environ] == ["KEPT"]
+    with submission.without_secrets({"GARDEN_KEY": "z", "NOT_THERE": "", "ELSEWHERE": "quite-open"}):
+        assert [name for name in planted if name in os.environ] == ["KEPT", "SHORT"]
         assert "PATH" in os.environ and not secret_name("PATH")
     assert all(os.environ[name] == value for name, value in planted.items())
 
