@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from tbexp.training.warm_workers import open_nursery
 
 log = logging.getLogger(__name__)
 
+WATCH_SECONDS = 0.1
+
 
 def leave_nothing_behind(temp: Path) -> None:
     """Forks a watcher that ends Ray's processes and removes their folder when this process is killed.
@@ -32,18 +35,16 @@ def leave_nothing_behind(temp: Path) -> None:
     Most of them end with it, but Ray's agents wait for a raylet that does not come back. Whoever ends a job tells all
     of its processes at once (Slurm, a terminal), so the watcher is deaf to that.
     """
-    mark = os.environ[processes.MARK]
-    ours, theirs = os.pipe()
+    mark, driver = os.environ[processes.MARK], os.getpid()
     if os.fork() == 0:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
             signal.signal(number, signal.SIG_IGN)
-        os.close(theirs)
         os.setsid()
-        os.read(ours, 1)  # returns when this process has ended, however it did
-        processes.end(mark)
+        while os.getppid() == driver:  # a pipe would not tell its end: workers are forked from here, and keep it open
+            time.sleep(WATCH_SECONDS)
+        processes.end(mark, patience=60.0)
         shutil.rmtree(temp, ignore_errors=True)
         os._exit(0)
-    os.close(ours)
 
 
 def start_ray(settings: dict[str, Any], verls: dict[str, str]) -> None:

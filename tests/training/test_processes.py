@@ -87,6 +87,37 @@ def test_the_folder_of_a_training_goes_when_all_its_processes_are_told_to_end_at
     assert not folder.exists() and processes.marked(mark) == []
 
 
+ORPHANED = """
+import os, signal, sys, time
+from pathlib import Path
+from tbexp.training.driver import leave_nothing_behind
+leave_nothing_behind(Path(sys.argv[1]))
+if os.fork() == 0:  # as workers are, with all that is open here; it outlives its parent and hears nothing
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(600)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_workers_that_outlive_a_killed_training_are_ended_though_they_hold_what_was_open_in_it(tmp_path: Path) -> None:
+    mark, folder = f"test{os.getpid()}", tmp_path / "temp"
+    folder.mkdir()
+    environment = os.environ | {processes.MARK: mark}
+    process = subprocess.Popen([sys.executable, "-c", ORPHANED, str(folder)], env=environment, stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+    try:
+        process.kill()
+        process.wait()
+        end = time.monotonic() + 60
+        while (folder.exists() or processes.marked(mark)) and time.monotonic() < end:
+            time.sleep(0.01)
+        assert not folder.exists() and processes.marked(mark) == []
+    finally:
+        processes.end(mark)
+
+
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
