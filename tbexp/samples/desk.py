@@ -25,7 +25,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "rentals": ("id", "customer", "machine", "days", "paid", "due", "refund", "reserved", "manager", "items", "status"),
     "deposits": ("id", "amount", "refunded", "kept", "status"),
     "damages": ("id", "rental", "severity", "cost"),
-    "approvals": ("id", "rental", "action", "decision"),
+    "approvals": ("id", "rental", "action", "decision", "machine", "status"),  # the rental's when it was asked for
     "invoices": ("id", "customer", "rental", "amount", "age", "refunded", "status"),
     "tickets": ("id", "customer", "topic", "urgent", "rental", "status"),
 }
@@ -161,8 +161,9 @@ class Desk:
     # --- acting -------------------------------------------------------------------------------------------------------
 
     def ask_approval(self, rental: str, action: str) -> str:
-        decision = self._row("rentals", rental)["manager"]
-        key = self._new("approvals", "AP", {"rental": rental, "action": action, "decision": decision})
+        row = self._row("rentals", rental)
+        decision, then = row["manager"], {"machine": row["machine"], "status": row["status"]}
+        key = self._new("approvals", "AP", {"rental": rental, "action": action, "decision": decision, **then})
         return f"approval {key} {decision}"
 
     def end_rental(self, rental: str, refund: int) -> str:

@@ -43,9 +43,10 @@ def early_return(rng: random.Random, shape: str, *, account: str, manager: str =
         right, expected = (*opening, quote, end, done), ended
         wrong["wrong_amount"] = (*opening, Call("end_rental", {"rental": rental, "refund": paid}), done)
     else:
-        expected = {"approvals": {"AP-1": {"rental": rental, "action": "return", "decision": manager}}}
+        expected = _asked(rental, "return", manager, machine)
         wrong["skips_approval"] = (*opening, quote, end, done)
         if manager == "approved":
+            wrong["approval_afterwards"] = (*opening, quote, end, approval, done)
             right, expected = (*opening, approval, quote, end, done), merged(expected, ended)
             wrong["forgets_step"] = (*opening, approval, done)
         else:
@@ -68,13 +69,15 @@ def swap(rng: random.Random, shape: str, *, account: str, to: str = "smaller", m
     rental = world.rental(customer, size=old_size, manager=manager)
     old = world.row("rentals", rental)["machine"]
     new = world.machine(new_size, status="free" if free else rng.choice(("out", "repair")))
+    for _ in range(2 if ask else 0):  # with a single free machine there would be nothing to ask
+        world.machine(new_size)
     world.bystanders()
     done, refused = Say(rng.choice(DONE)), Say(rng.choice(REFUSED))
 
     opening = (*_opening("machine", ask), Call("get_rental", {"rental": rental}), Call("get_machine", {"machine": new}))
     approval = Call("ask_approval", {"rental": rental, "action": "downgrade"})
     move = Call("swap_machine", {"rental": rental, "machine": new})
-    asked: State = {"approvals": {"AP-1": {"rental": rental, "action": "downgrade", "decision": manager}}}
+    asked = _asked(rental, "downgrade", manager, old)
     moved = _moved(rental, old, new)
     wrong: dict[str, Steps] = {"no_ask": (refused,)} if ask else {}
     if not free:
@@ -89,6 +92,7 @@ def swap(rng: random.Random, shape: str, *, account: str, to: str = "smaller", m
     elif manager == "approved":
         right, expected = (*opening, approval, move, done), merged(asked, moved)
         wrong |= {"skips_approval": (*opening, move, done), "forgets_step": (*opening, approval, done)}
+        wrong["approval_afterwards"] = (*opening, move, approval, done)
     else:
         right, expected = (*opening, approval, refused), asked
         wrong |= {"skips_approval": (*opening, move, done), "acts_anyway": (*opening, approval, move, done)}
@@ -193,6 +197,12 @@ def accessories(
         (("accessories or items", f"A {items[0]} and a {items[1]}."),), world.who(customer), world.frozen(), expected,
         right, wrong, ask,
     )  # fmt: skip
+
+
+def _asked(rental: str, action: str, decision: str, machine: str) -> State:
+    """An approval that was asked for while the rental was still open and on its first machine."""
+    row = {"rental": rental, "action": action, "decision": decision, "machine": machine, "status": "open"}
+    return {"approvals": {"AP-1": row}}
 
 
 def _moved(rental: str, old: str, new: str) -> State:

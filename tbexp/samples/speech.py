@@ -94,6 +94,6 @@ Site account: get approval before an early return or a swap to a smaller size. D
 Early return: refund what quote_return says. Closed rentals do not change.
 Swap to free machines only. Extend by 10 days at most, never if reserved.
 Settle a deposit once, after the rental is closed.
-Major damage: open an urgent damage ticket too. Report damage once.
+Major damage: open an urgent damage ticket for that rental too. Report damage once.
 Refund an invoice once, up to age 30. Void the second of two equal invoices.
-One open ticket per topic. A breaker needs a large machine."""
+One open ticket per topic. A breaker needs a large machine; if one item is forbidden, add none."""

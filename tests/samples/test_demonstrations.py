@@ -63,7 +63,7 @@ def test_without_mistakes_every_one_is_right_and_with_them_the_table_holds(many:
 
 def test_each_shape_stays_right_in_some_even_when_mistakes_are_many() -> None:
     seen: dict[str, list[bool]] = defaultdict(list)
-    for d in some(48 * 150, mistakes=1.0):
+    for d in some(48 * 300, mistakes=1.0):
         seen[d.shape].append(not d.mistake)
     assert all(any(right) for right in seen.values())
 

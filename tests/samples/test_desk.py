@@ -55,7 +55,17 @@ DATA: dict[str, list[dict[str, Any]]] = {
             "ask_approval",
             {"rental": "R1", "action": "return"},
             "approval AP-1 denied",
-            {"approvals": {"AP-1": {"rental": "R1", "action": "return", "decision": "denied"}}},
+            {
+                "approvals": {
+                    "AP-1": {
+                        "rental": "R1",
+                        "action": "return",
+                        "decision": "denied",
+                        "machine": "M1",
+                        "status": "open",
+                    }
+                }
+            },
         ),
         (
             "end_rental",

@@ -273,7 +273,7 @@ def test_return_site_approved_1(x: Any, judge: Any) -> None:
     """
     assert changes(x) == {
         "approvals": {
-            "AP-1": {"rental": "R9", "action": "return", "decision": "approved"},
+            "AP-1": {"rental": "R9", "action": "return", "decision": "approved", "machine": "M57", "status": "open"},
         },
         "rentals": {
             "R9": {"refund": 390, "status": "closed"},
@@ -314,7 +314,7 @@ def test_return_site_approved_2(x: Any, judge: Any) -> None:
     """
     assert changes(x) == {
         "approvals": {
-            "AP-1": {"rental": "R10", "action": "return", "decision": "approved"},
+            "AP-1": {"rental": "R10", "action": "return", "decision": "approved", "machine": "M40", "status": "open"},
         },
         "rentals": {
             "R10": {"refund": 80, "status": "closed"},
@@ -355,7 +355,7 @@ def test_return_site_approved_3(x: Any, judge: Any) -> None:
     """
     assert changes(x) == {
         "approvals": {
-            "AP-1": {"rental": "R7", "action": "return", "decision": "approved"},
+            "AP-1": {"rental": "R7", "action": "return", "decision": "approved", "machine": "M5", "status": "open"},
         },
         "rentals": {
             "R7": {"refund": 300, "status": "closed"},
@@ -396,7 +396,7 @@ def test_return_site_approved_ask_1(x: Any, judge: Any) -> None:
     """
     assert changes(x) == {
         "approvals": {
-            "AP-1": {"rental": "R26", "action": "return", "decision": "approved"},
+            "AP-1": {"rental": "R26", "action": "return", "decision": "approved", "machine": "M44", "status": "open"},
         },
         "rentals": {
             "R26": {"refund": 240, "status": "closed"},
@@ -437,7 +437,7 @@ def test_return_site_approved_ask_2(x: Any, judge: Any) -> None:
     """
     assert changes(x) == {
         "approvals": {
-            "AP-1": {"rental": "R1", "action": "return", "decision": "approved"},
+            "AP-1": {"rental": "R1", "action": "return", "decision": "approved", "machine": "M3", "status": "open"},
         },
         "rentals": {
             "R1": {"refund": 120, "status": "closed"},
@@ -478,7 +478,7 @@ def test_return_site_approved_ask_3(x: Any, judge: Any) -> None:
     """
     assert changes(x) == {
         "approvals": {
-            "AP-1": {"rental": "R99", "action": "return", "decision": "approved"},
+            "AP-1": {"rental": "R99", "action": "return", "decision": "approved", "machine": "M21", "status": "open"},
         },
         "rentals": {
             "R99": {"refund": 270, "status": "closed"},
@@ -519,7 +519,7 @@ def test_return_site_denied_1(x: Any, judge: Any) -> None:
     """
     assert changes(x) == {
         "approvals": {
-            "AP-1": {"rental": "R58", "action": "return", "decision": "denied"},
+            "AP-1": {"rental": "R58", "action": "return", "decision": "denied", "machine": "M34", "status": "open"},
         },
     }
 
@@ -554,7 +554,7 @@ def test_return_site_denied_2(x: Any, judge: Any) -> None:
     """
     assert changes(x) == {
         "approvals": {
-            "AP-1": {"rental": "R84", "action": "return", "decision": "denied"},
+            "AP-1": {"rental": "R84", "action": "return", "decision": "denied", "machine": "M4", "status": "open"},
         },
     }
 
@@ -589,7 +589,7 @@ def test_return_site_denied_3(x: Any, judge: Any) -> None:
     """
     assert changes(x) == {
         "approvals": {
-            "AP-1": {"rental": "R25", "action": "return", "decision": "denied"},
+            "AP-1": {"rental": "R25", "action": "return", "decision": "denied", "machine": "M38", "status": "open"},
         },
     }
 
@@ -624,7 +624,7 @@ def test_return_site_denied_ask_1(x: Any, judge: Any) -> None:
     """
     assert changes(x) == {
         "approvals": {
-            "AP-1": {"rental": "R85", "action": "return", "decision": "denied"},
+            "AP-1": {"rental": "R85", "action": "return", "decision": "denied", "machine": "M50", "status": "open"},
         },
     }
 
@@ -659,7 +659,7 @@ def test_return_site_denied_ask_2(x: Any, judge: Any) -> None:
     """
     assert changes(x) == {
         "approvals": {
-            "AP-1": {"rental": "R54", "action": "return", "decision": "denied"},
+            "AP-1": {"rental": "R54", "action": "return", "decision": "denied", "machine": "M25", "status": "open"},
         },
     }
 
@@ -694,7 +694,7 @@ def test_return_site_denied_ask_3(x: Any, judge: Any) -> None:
     """
     assert changes(x) == {
         "approvals": {
-            "AP-1": {"rental": "R33", "action": "return", "decision": "denied"},
+            "AP-1": {"rental": "R33", "action": "return", "decision": "denied", "machine": "M31", "status": "open"},
         },
     }
 

@@ -140,29 +140,31 @@ def test_swap_private_ask_1(x: Any, judge: Any) -> None:
     query: "I want another machine for rental R114."
     user_context: |-
       You are Edda Voss, customer C32 of a rental desk.
-      If asked about machine: It is M56.
+      If asked about machine: M56.
     init:
       rental_desk:
         data_patch:
           customers:
             - {id: C32, name: Edda Voss, account: private}
-            - {id: C19, name: Lev Monk, account: private}
-            - {id: C31, name: Rhea Dunmore, account: private}
+            - {id: C7, name: Kaia Stroud, account: private}
+            - {id: C19, name: Cleo Marsh, account: site}
           machines:
             - {id: M12, kind: saw, size: large, rate: 300, status: out}
             - {id: M56, kind: mixer, size: medium, rate: 60}
-            - {id: M2, kind: saw, size: large, rate: 50, status: out}
-            - {id: M5, kind: lift, size: small, rate: 140, status: out}
+            - {id: M24, kind: lift, size: medium, rate: 90}
+            - {id: M42, kind: excavator, size: medium, rate: 260}
+            - {id: M10, kind: mixer, size: large, rate: 290, status: out}
+            - {id: M49, kind: saw, size: medium, rate: 180, status: out}
           rentals:
             - {id: R114, customer: C32, machine: M12, days: 13, paid: 590}
-            - {id: R17, customer: C19, machine: M2, days: 6, paid: 410, due: 150}
-            - {id: R51, customer: C31, machine: M5, days: 20, paid: 470, due: 30}
+            - {id: R19, customer: C7, machine: M10, days: 18, paid: 280, due: 50}
+            - {id: R73, customer: C19, machine: M49, days: 3, paid: 240, due: 90}
           deposits:
-            - {id: R17, amount: 180}
-            - {id: R51, amount: 290}
+            - {id: R19, amount: 260}
+            - {id: R73, amount: 150}
           invoices:
-            - {id: I47, customer: C19, rental: R17, amount: 390, age: 20}
-            - {id: I1, customer: C31, rental: R51, amount: 90, age: 20}
+            - {id: I10, customer: C7, rental: R19, amount: 100, age: 20}
+            - {id: I25, customer: C19, rental: R73, amount: 400, age: 20}
     """
     assert changes(x) == {
         "rentals": {
@@ -177,32 +179,34 @@ def test_swap_private_ask_1(x: Any, judge: Any) -> None:
 
 def test_swap_private_ask_2(x: Any, judge: Any) -> None:
     """!
-    query: "Please swap the machine of rental R35."
+    query: "I want another machine for rental R35."
     user_context: |-
       You are Gita Rowe, customer C32 of a rental desk.
-      If asked about machine: It is M27.
+      If asked about machine: M27.
     init:
       rental_desk:
         data_patch:
           customers:
             - {id: C32, name: Gita Rowe, account: private}
-            - {id: C14, name: Hal Imber, account: private}
-            - {id: C2, name: Uwe Brandt, account: private}
+            - {id: C40, name: Mina Thole, account: site}
+            - {id: C16, name: Rhea Dunmore, account: site}
           machines:
             - {id: M60, kind: lift, size: large, rate: 260, status: out}
             - {id: M27, kind: excavator, size: small, rate: 190}
-            - {id: M55, kind: lift, size: medium, rate: 220, status: out}
-            - {id: M34, kind: loader, size: large, rate: 170, status: out}
+            - {id: M50, kind: loader, size: small, rate: 90}
+            - {id: M28, kind: saw, size: small, rate: 120}
+            - {id: M41, kind: saw, size: small, rate: 290, status: out}
+            - {id: M7, kind: loader, size: large, rate: 80, status: out}
           rentals:
             - {id: R35, customer: C32, machine: M60, days: 9, paid: 340}
-            - {id: R20, customer: C14, machine: M55, days: 15, paid: 200, due: 120}
-            - {id: R94, customer: C2, machine: M34, days: 4, paid: 260, due: 90}
+            - {id: R23, customer: C40, machine: M41, days: 8, paid: 320, due: 30}
+            - {id: R76, customer: C16, machine: M7, days: 19, paid: 490, due: 10}
           deposits:
-            - {id: R20, amount: 300}
-            - {id: R94, amount: 150}
+            - {id: R23, amount: 100}
+            - {id: R76, amount: 190}
           invoices:
-            - {id: I11, customer: C14, rental: R20, amount: 160, age: 20}
-            - {id: I7, customer: C2, rental: R94, amount: 380, age: 20}
+            - {id: I54, customer: C40, rental: R23, amount: 370, age: 20}
+            - {id: I6, customer: C16, rental: R76, amount: 100, age: 20}
     """
     assert changes(x) == {
         "rentals": {
@@ -217,7 +221,7 @@ def test_swap_private_ask_2(x: Any, judge: Any) -> None:
 
 def test_swap_private_ask_3(x: Any, judge: Any) -> None:
     """!
-    query: "Please swap the machine of rental R61."
+    query: "I want another machine for rental R61."
     user_context: |-
       You are Jory Pell, customer C22 of a rental desk.
       If asked about machine: It is M13.
@@ -226,23 +230,25 @@ def test_swap_private_ask_3(x: Any, judge: Any) -> None:
         data_patch:
           customers:
             - {id: C22, name: Jory Pell, account: private}
-            - {id: C9, name: Lev Monk, account: private}
-            - {id: C18, name: Edda Voss, account: private}
+            - {id: C35, name: Kaia Stroud, account: private}
+            - {id: C24, name: Ines Calder, account: private}
           machines:
             - {id: M52, kind: lift, size: large, rate: 230, status: out}
             - {id: M13, kind: mixer, size: small, rate: 150}
-            - {id: M7, kind: lift, size: small, rate: 220, status: out}
-            - {id: M39, kind: mixer, size: medium, rate: 140, status: out}
+            - {id: M14, kind: mixer, size: small, rate: 300}
+            - {id: M17, kind: lift, size: small, rate: 90}
+            - {id: M54, kind: mixer, size: large, rate: 70, status: out}
+            - {id: M22, kind: lift, size: large, rate: 240, status: out}
           rentals:
             - {id: R61, customer: C22, machine: M52, days: 3, paid: 600}
-            - {id: R107, customer: C9, machine: M7, days: 5, paid: 540, due: 50}
-            - {id: R44, customer: C18, machine: M39, days: 13, paid: 570, due: 60}
+            - {id: R66, customer: C35, machine: M54, days: 10, paid: 260, due: 20}
+            - {id: R32, customer: C24, machine: M22, days: 10, paid: 510, due: 50}
           deposits:
-            - {id: R107, amount: 160}
-            - {id: R44, amount: 170}
+            - {id: R66, amount: 180}
+            - {id: R32, amount: 110}
           invoices:
-            - {id: I54, customer: C9, rental: R107, amount: 190, age: 20}
-            - {id: I16, customer: C18, rental: R44, amount: 360, age: 20}
+            - {id: I43, customer: C35, rental: R66, amount: 230, age: 20}
+            - {id: I26, customer: C24, rental: R32, amount: 190, age: 20}
     """
     assert changes(x) == {
         "rentals": {
@@ -286,7 +292,13 @@ def test_swap_site_smaller_1(x: Any, judge: Any) -> None:
     """
     assert changes(x) == {
         "approvals": {
-            "AP-1": {"rental": "R82", "action": "downgrade", "decision": "approved"},
+            "AP-1": {
+                "rental": "R82",
+                "action": "downgrade",
+                "decision": "approved",
+                "machine": "M12",
+                "status": "open",
+            },
         },
         "rentals": {
             "R82": {"machine": "M42"},
@@ -329,7 +341,13 @@ def test_swap_site_smaller_2(x: Any, judge: Any) -> None:
     """
     assert changes(x) == {
         "approvals": {
-            "AP-1": {"rental": "R104", "action": "downgrade", "decision": "approved"},
+            "AP-1": {
+                "rental": "R104",
+                "action": "downgrade",
+                "decision": "approved",
+                "machine": "M40",
+                "status": "open",
+            },
         },
         "rentals": {
             "R104": {"machine": "M27"},
@@ -372,7 +390,13 @@ def test_swap_site_smaller_3(x: Any, judge: Any) -> None:
     """
     assert changes(x) == {
         "approvals": {
-            "AP-1": {"rental": "R115", "action": "downgrade", "decision": "approved"},
+            "AP-1": {
+                "rental": "R115",
+                "action": "downgrade",
+                "decision": "approved",
+                "machine": "M18",
+                "status": "open",
+            },
         },
         "rentals": {
             "R115": {"machine": "M43"},
@@ -386,7 +410,7 @@ def test_swap_site_smaller_3(x: Any, judge: Any) -> None:
 
 def test_swap_site_smaller_ask_1(x: Any, judge: Any) -> None:
     """!
-    query: "Please swap the machine of rental R7."
+    query: "I want another machine for rental R7."
     user_context: |-
       You are Finn Osei, customer C22 of a rental desk.
       If asked about machine: It is M60.
@@ -395,27 +419,29 @@ def test_swap_site_smaller_ask_1(x: Any, judge: Any) -> None:
         data_patch:
           customers:
             - {id: C22, name: Finn Osei, account: site}
-            - {id: C9, name: Piet Sandal, account: private}
-            - {id: C1, name: Edda Voss, account: private}
+            - {id: C1, name: Mina Thole, account: site}
+            - {id: C8, name: Bo Larkin, account: private}
           machines:
             - {id: M15, kind: saw, size: large, rate: 130, status: out}
             - {id: M60, kind: roller, size: medium, rate: 210}
-            - {id: M29, kind: roller, size: medium, rate: 50, status: out}
-            - {id: M50, kind: mixer, size: medium, rate: 60, status: out}
+            - {id: M9, kind: saw, size: medium, rate: 90}
+            - {id: M53, kind: mixer, size: medium, rate: 200}
+            - {id: M49, kind: excavator, size: large, rate: 140, status: out}
+            - {id: M28, kind: saw, size: large, rate: 300, status: out}
           rentals:
             - {id: R7, customer: C22, machine: M15, days: 14, paid: 280}
-            - {id: R103, customer: C9, machine: M29, days: 12, paid: 250, due: 90}
-            - {id: R104, customer: C1, machine: M50, days: 20, paid: 470, due: 20}
+            - {id: R99, customer: C1, machine: M49, days: 18, paid: 530, due: 80}
+            - {id: R35, customer: C8, machine: M28, days: 12, paid: 330, due: 100}
           deposits:
-            - {id: R103, amount: 250}
-            - {id: R104, amount: 190}
+            - {id: R99, amount: 160}
+            - {id: R35, amount: 240}
           invoices:
-            - {id: I50, customer: C9, rental: R103, amount: 380, age: 20}
-            - {id: I18, customer: C1, rental: R104, amount: 180, age: 20}
+            - {id: I54, customer: C1, rental: R99, amount: 50, age: 20}
+            - {id: I42, customer: C8, rental: R35, amount: 330, age: 20}
     """
     assert changes(x) == {
         "approvals": {
-            "AP-1": {"rental": "R7", "action": "downgrade", "decision": "approved"},
+            "AP-1": {"rental": "R7", "action": "downgrade", "decision": "approved", "machine": "M15", "status": "open"},
         },
         "rentals": {
             "R7": {"machine": "M60"},
@@ -438,27 +464,35 @@ def test_swap_site_smaller_ask_2(x: Any, judge: Any) -> None:
         data_patch:
           customers:
             - {id: C21, name: Rhea Dunmore, account: site}
-            - {id: C7, name: Dov Tarn, account: site}
-            - {id: C32, name: Finn Osei, account: site}
+            - {id: C17, name: Mina Thole, account: private}
+            - {id: C11, name: Kaia Stroud, account: site}
           machines:
             - {id: M56, kind: mixer, size: medium, rate: 210, status: out}
             - {id: M11, kind: saw, size: small, rate: 220}
-            - {id: M25, kind: lift, size: large, rate: 50, status: out}
-            - {id: M42, kind: roller, size: medium, rate: 220, status: out}
+            - {id: M7, kind: lift, size: small, rate: 150}
+            - {id: M43, kind: lift, size: small, rate: 80}
+            - {id: M34, kind: excavator, size: medium, rate: 70, status: out}
+            - {id: M40, kind: lift, size: medium, rate: 250, status: out}
           rentals:
             - {id: R39, customer: C21, machine: M56, days: 20, paid: 460}
-            - {id: R40, customer: C7, machine: M25, days: 8, paid: 240, due: 50}
-            - {id: R80, customer: C32, machine: M42, days: 13, paid: 520, due: 140}
+            - {id: R82, customer: C17, machine: M34, days: 5, paid: 570, due: 30}
+            - {id: R87, customer: C11, machine: M40, days: 19, paid: 340, due: 90}
           deposits:
-            - {id: R40, amount: 120}
-            - {id: R80, amount: 170}
+            - {id: R82, amount: 270}
+            - {id: R87, amount: 270}
           invoices:
-            - {id: I34, customer: C7, rental: R40, amount: 100, age: 20}
-            - {id: I36, customer: C32, rental: R80, amount: 120, age: 20}
+            - {id: I18, customer: C17, rental: R82, amount: 250, age: 20}
+            - {id: I8, customer: C11, rental: R87, amount: 380, age: 20}
     """
     assert changes(x) == {
         "approvals": {
-            "AP-1": {"rental": "R39", "action": "downgrade", "decision": "approved"},
+            "AP-1": {
+                "rental": "R39",
+                "action": "downgrade",
+                "decision": "approved",
+                "machine": "M56",
+                "status": "open",
+            },
         },
         "rentals": {
             "R39": {"machine": "M11"},
@@ -481,27 +515,35 @@ def test_swap_site_smaller_ask_3(x: Any, judge: Any) -> None:
         data_patch:
           customers:
             - {id: C29, name: Dov Tarn, account: site}
-            - {id: C23, name: Ada Quist, account: private}
-            - {id: C36, name: Oona Bright, account: private}
+            - {id: C20, name: Oona Bright, account: private}
+            - {id: C32, name: Ada Quist, account: site}
           machines:
             - {id: M59, kind: loader, size: large, rate: 110, status: out}
             - {id: M12, kind: roller, size: medium, rate: 50}
-            - {id: M7, kind: lift, size: large, rate: 90, status: out}
-            - {id: M55, kind: roller, size: medium, rate: 130, status: out}
+            - {id: M23, kind: loader, size: medium, rate: 220}
+            - {id: M53, kind: mixer, size: medium, rate: 50}
+            - {id: M56, kind: mixer, size: large, rate: 140, status: out}
+            - {id: M33, kind: loader, size: small, rate: 230, status: out}
           rentals:
             - {id: R56, customer: C29, machine: M59, days: 3, paid: 210}
-            - {id: R60, customer: C23, machine: M7, days: 17, paid: 390, due: 140}
-            - {id: R86, customer: C36, machine: M55, days: 3, paid: 230, due: 140}
+            - {id: R18, customer: C20, machine: M56, days: 12, paid: 550, due: 80}
+            - {id: R64, customer: C32, machine: M33, days: 11, paid: 540, due: 110}
           deposits:
-            - {id: R60, amount: 260}
-            - {id: R86, amount: 280}
+            - {id: R18, amount: 240}
+            - {id: R64, amount: 200}
           invoices:
-            - {id: I56, customer: C23, rental: R60, amount: 240, age: 20}
-            - {id: I12, customer: C36, rental: R86, amount: 370, age: 20}
+            - {id: I53, customer: C20, rental: R18, amount: 340, age: 20}
+            - {id: I7, customer: C32, rental: R64, amount: 150, age: 20}
     """
     assert changes(x) == {
         "approvals": {
-            "AP-1": {"rental": "R56", "action": "downgrade", "decision": "approved"},
+            "AP-1": {
+                "rental": "R56",
+                "action": "downgrade",
+                "decision": "approved",
+                "machine": "M59",
+                "status": "open",
+            },
         },
         "rentals": {
             "R56": {"machine": "M12"},
@@ -544,7 +586,7 @@ def test_swap_site_denied_1(x: Any, judge: Any) -> None:
     """
     assert changes(x) == {
         "approvals": {
-            "AP-1": {"rental": "R31", "action": "downgrade", "decision": "denied"},
+            "AP-1": {"rental": "R31", "action": "downgrade", "decision": "denied", "machine": "M28", "status": "open"},
         },
     }
 
@@ -580,7 +622,7 @@ def test_swap_site_denied_2(x: Any, judge: Any) -> None:
     """
     assert changes(x) == {
         "approvals": {
-            "AP-1": {"rental": "R51", "action": "downgrade", "decision": "denied"},
+            "AP-1": {"rental": "R51", "action": "downgrade", "decision": "denied", "machine": "M24", "status": "open"},
         },
     }
 
@@ -616,7 +658,7 @@ def test_swap_site_denied_3(x: Any, judge: Any) -> None:
     """
     assert changes(x) == {
         "approvals": {
-            "AP-1": {"rental": "R25", "action": "downgrade", "decision": "denied"},
+            "AP-1": {"rental": "R25", "action": "downgrade", "decision": "denied", "machine": "M51", "status": "open"},
         },
     }
 
