@@ -235,6 +235,8 @@ def train(run: Context) -> None:
     if without_signal(folder / "metrics.jsonl"):
         told += "; no group was mixed, so the weights are those of the base policy"
         log.warning("train: no group of any update was mixed, so nothing was learned and the weights are unchanged")
+    if others := foreign_updates(folder / "metrics.jsonl"):
+        told += f"; the attempts of update {', '.join(map(str, others))} came from other weights than the trained ones"
     run.results.append(("train", told))
     sum_up(run, pool, folder / "metrics.jsonl")
 
@@ -255,9 +257,18 @@ def register(run: Context, weights: Path, done: Mapping[str, Any]) -> None:
 
 def without_signal(metrics: Path) -> bool:
     """Whether there were updates, and none had a group whose attempts differ in reward."""
-    rows = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
-    mixed = [row["train/groups/mixed"] for row in rows if "train/groups/mixed" in row]
+    mixed = [row["train/groups/mixed"] for row in rows_of(metrics) if "train/groups/mixed" in row]
     return bool(mixed) and not any(mixed)
+
+
+def foreign_updates(metrics: Path) -> list[int]:
+    from tbexp.training.rows import foreign
+
+    return foreign({row["step"]: row for row in rows_of(metrics)})
+
+
+def rows_of(metrics: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
 
 
 def evaluate(run: Context) -> None:

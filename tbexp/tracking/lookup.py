@@ -111,7 +111,9 @@ class Archive:
                 steps: dict[int, dict[str, float]] = {}
                 for name in HISTORY:
                     if name in data.metrics:
-                        for point in client.get_metric_history(run.run_id, name):
+                        # An update that was made again after a kill has a point for each time.
+                        points = client.get_metric_history(run.run_id, name)
+                        for point in sorted(points, key=lambda point: point.timestamp):
                             steps.setdefault(int(point.step), {})[name] = float(point.value)
                 if steps:
                     (into / "train").mkdir(exist_ok=True)

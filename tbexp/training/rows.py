@@ -17,6 +17,10 @@ from tbexp.config.whole import write_whole
 
 VALIDATION = "train/validation_pass_rate"
 
+LEAST_CORRELATION = (
+    0.9  # of the rollout's and the trainer's probabilities; equal weights were measured to give 0.99 and more
+)
+
 WATCHED = ("loss", "grad_norm")  # how the names of those figures of verl end that have to be finite
 
 OURS = {
@@ -30,6 +34,7 @@ OURS = {
     "training/num_turns/mean": "train/turns",
     "training/rollout_probs_diff_mean": "train/rollout_probability_difference",
     "training/rollout_probs_diff_max": "train/rollout_probability_difference_max",
+    "training/rollout_actor_probs_pearson_corr": "train/rollout_probability_correlation",
     "perf/throughput": "train/tokens_per_second_per_gpu",
     "timing_s/step": "train/seconds/step",
     "timing_s/gen": "train/seconds/generation",
@@ -78,6 +83,12 @@ def read(file: Path) -> dict[int, dict[str, Any]]:
             continue
         rows[step] = rows.get(step, {}) | data
     return rows
+
+
+def foreign(rows: Mapping[int, Mapping[str, float]]) -> list[int]:
+    """Updates whose attempts came, by their probabilities, from other weights than the trainer's."""
+    name = OURS["training/rollout_actor_probs_pearson_corr"]
+    return [step for step, row in rows.items() if row.get(name, 1.0) < LEAST_CORRELATION]
 
 
 def not_finite(data: Mapping[str, Any]) -> str | None:

@@ -358,6 +358,7 @@ class Reporter:
         self._start = 0
         self.fragment = folder / "verl" / "none"
         self.rows: dict[int, dict[str, float]] = {}
+        self._handed: dict[int, dict[str, float]] = {}
         self.broken: dict[int, str] = {}  # figures that are not finite, by step, of this start
         self._merge()
 
@@ -403,14 +404,21 @@ class Reporter:
         rows.write(self._folder / "metrics.jsonl", self.rows)
 
     def _hand_on(self) -> None:
-        marker = self._folder / "verl" / "handed_on"
-        last = int(marker.read_text()) if marker.exists() else -1
-        for step in sorted(self.rows):
-            if step <= last:
-                continue
-            if self._metrics:
-                self._metrics(self.rows[step], step)
-            write_whole(marker, str(step))
+        """Rows that are new or have changed. A start hands on those of earlier ones too: an update that is made again
+        after a kill replaces what was told of it, and whoever listens may have missed the last ones.
+        """
+        for step in rows.foreign(self.rows):
+            if step > self._start and step not in self._handed:
+                log.warning(
+                    "update %d: its attempts were not made with the weights that are trained (the correlation of their "
+                    "probabilities is %.2f): was the inference engine given another training's weights?",
+                    step,
+                    self.rows[step]["train/rollout_probability_correlation"],
+                )
+        for step, row in self.rows.items():
+            if self._metrics and self._handed.get(step) != row:
+                self._metrics(row, step)
+            self._handed[step] = row
 
 
 def prune(folder: Path, history: Mapping[int, Mapping[str, float]], keep: int, trials: int) -> None:

@@ -1,13 +1,28 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import tbexp
 from tbexp.training.groups import Ledger
-from tbexp.training.rows import OURS, VALIDATION, fragment_name, fragments, merge, named, read, validation, write
+from tbexp.training.rows import (
+    OURS,
+    VALIDATION,
+    foreign,
+    fragment_name,
+    fragments,
+    merge,
+    named,
+    read,
+    validation,
+    write,
+)
+from tbexp.training.run import Reporter
 
 ROOT = Path(tbexp.__file__).resolve().parent.parent
 
@@ -30,6 +45,49 @@ def test_validation_made_up_for_after_a_kill_joins_the_row_of_its_step(tmp_path:
     rows = merge(fragments(tmp_path))
     assert rows[2]["x"] == 5 and rows[2][VALIDATION] == 0.25
     assert validation(rows) == {2: 0.25}
+
+
+def reported(folder: Path, told: dict[int, list[float]], start: int, **rows: float) -> None:
+    """A start of verl that goes on from `start` and writes rows, one value each."""
+    report = Reporter(
+        folder,
+        steps=9,
+        keep=2,
+        trials=4,
+        progress=None,
+        metrics=lambda row, step: told.setdefault(step, []).append(row["x"]),
+    )
+    report.begin(start)
+    with report.fragment.open("a") as file:
+        for name, value in rows.items():
+            file.write(step(int(name.removeprefix("u")), x=value))
+            file.flush()
+            report.look()
+
+
+def test_what_was_told_of_updates_that_are_made_again_is_told_again(tmp_path: Path) -> None:
+    (tmp_path / "verl").mkdir()
+    told: dict[int, list[float]] = {}
+    reported(tmp_path, told, 0, u1=0.1, u2=0.2, u3=0.3)  # killed after update 3; its checkpoint is of update 1
+    reported(tmp_path, told, 1, u2=0.8, u3=0.3, u4=0.9)
+    assert {number: values[-1] for number, values in told.items()} == {1: 0.1, 2: 0.8, 3: 0.3, 4: 0.9}
+    assert told[2] == [0.2, 0.8] and told[4] == [0.9]
+
+
+def test_attempts_from_other_weights_than_the_trained_ones_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "verl").mkdir()
+    report = Reporter(tmp_path, steps=3, keep=2, trials=4, progress=None, metrics=None)
+    report.begin(0)
+    name = "training/rollout_actor_probs_pearson_corr"
+    with caplog.at_level(logging.WARNING):
+        report.fragment.write_text(step(1, **{name: 0.998}) + step(2, **{name: 0.76}) + step(3))
+        report.look()
+        report.fragment.write_text(report.fragment.read_text() + step(4, **{name: 0.99}))
+        report.look()
+    assert [r.getMessage()[:9] for r in caplog.records] == ["update 2:"]
+    assert foreign(report.rows) == [2]
 
 
 def test_a_torn_last_line_is_no_row(tmp_path: Path) -> None:
