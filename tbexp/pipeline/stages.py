@@ -227,6 +227,10 @@ def train(run: Context) -> None:
         bar.done(f"step {result.step} validated best")
     else:
         bar.done("finished before, nothing to do")
+        for row in rows_of(folder / "metrics.jsonl"):  # the training may have been another run's
+            values = {name: value for name, value in row.items() if name != "step"}
+            if row["step"] <= steps:
+                run.tracker.metrics(with_forecast(pool, config, values, row["step"]), row["step"])
     write_json(folder / "result.json", done)
     for name in ("metrics.jsonl", "result.json"):  # also of a training that another run has made
         run.tracker.artifact(run.run_dir / "train" / name, "train")

@@ -29,6 +29,7 @@ from tbexp.config.whole import write_whole
 from tbexp.errors import Problem, Stopped, UserError, WorldFailure
 from tbexp.training import (
     checkpoints,
+    device_failures,
     environment,
     estimates,
     mapping,
@@ -258,6 +259,7 @@ def run_verl(
     report.say("starting verl")
     here = os.getpid()
     with log_file.open("ab") as output:
+        log_start = output.tell()
         driver = subprocess.Popen(
             [sys.executable, "-m", "tbexp.training.driver", str(plan)],
             env=dict(env),
@@ -288,6 +290,11 @@ def run_verl(
     if outcome["status"] == "world":
         raise WorldFailure(outcome["message"])
     if outcome["status"] != "done":
+        with log_file.open("rb") as output:
+            output.seek(log_start)
+            why = device_failures.reason(output.read().decode("utf-8", "replace"))
+        if why:
+            raise WorldFailure(f"{why}\nverl's log: {log_file}")
         raise RuntimeError(f"verl failed: {outcome['message']}\nits log: {log_file}")
     if report.done() < report.steps:
         raise RuntimeError(

@@ -128,6 +128,18 @@ def test_what_mlflow_holds_is_one_run_with_metrics_of_all_stages(unbroken: Exper
     assert run.data.params["probe.attempts"] == str(config["probe"]["attempts"])
 
 
+def test_a_run_that_shares_a_finished_training_has_its_curve_too(unbroken: Experiment) -> None:
+    from mlflow.tracking import MlflowClient
+
+    command = [sys.executable, "-m", "tbexp", "experiment=smoke", "name=another", "stages=[probe,select,train]"]
+    done = subprocess.run(command, cwd=unbroken.folder, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0 and done.stderr.count("finished before, nothing to do") == 2, done.stderr
+    client = MlflowClient(f"sqlite:///{unbroken.folder / 'outputs' / 'mlflow.db'}")
+    (experiment,) = [e for e in client.search_experiments() if e.name == "another"]
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert [m.step for m in client.get_metric_history(run.info.run_id, "train/reward_mean")] == [1, 2]
+
+
 def test_the_same_command_again_does_nothing_again_and_says_so(unbroken: Experiment) -> None:
     before = {f: f.stat().st_mtime_ns for f in (unbroken.folder / "outputs" / "stages").rglob("*.jsonl")}
     said = unbroken.finish()

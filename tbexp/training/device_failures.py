@@ -1,0 +1,27 @@
+"""Failures of verl whose reason is the device, told from its log: no defect, and what to do about them is known."""
+
+from __future__ import annotations
+
+REASONS = (
+    (
+        "No available memory for the cache blocks",
+        "vLLM found no GPU memory for its cache: another process holds it, or raise topology.gpu_memory_utilization",
+    ),
+    (
+        "less than desired GPU memory utilization",
+        "less GPU memory is free than topology.gpu_memory_utilization asks for: another process holds it, or lower it",
+    ),
+    (
+        "CUDA out of memory",
+        "the GPU's memory is full: lower topology.micro_batch_tokens or topology.gpu_memory_utilization, "
+        "set topology.offload=true, or end what else uses the GPU",
+    ),
+    ("CUDA error", "the GPU or its driver failed"),
+    ("NCCL error", "the connection between GPUs failed: stages=[doctor] tells what NCCL there is"),
+    ("No space left on device", "the disk is full"),
+)
+
+
+def reason(log: str) -> str | None:
+    """What is known of why, from what verl wrote in this start; None if it names no device."""
+    return next((told for sign, told in REASONS if sign in log), None)

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tbexp.errors import WorldFailure
+from tbexp.training import nonfinite, run
+from tbexp.training.device_failures import REASONS
+
+VLLMS = (
+    "(EngineCore pid=7) ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"
+)
+
+
+def driven(folder: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    """A start of verl that says so and fails, after one that ran out of memory."""
+    work = folder / "verl"
+    work.mkdir()
+    log = work / "driver.log"
+    log.write_text("torch.OutOfMemoryError: CUDA out of memory.\n")  # of an earlier start
+    program = folder / "python"
+    outcome = '{"status": "failed", "message": "Engine core initialization failed"}'
+    program.write_text(f"#!/bin/sh\ncat {folder}/said\necho '{outcome}' > {work}/outcome.json\nexit 1\n")
+    program.chmod(0o700)
+    (folder / "said").write_text(said)
+    monkeypatch.setattr(sys, "executable", str(program))
+    report = run.Reporter(folder, steps=3, keep=2, trials=4, progress=None, metrics=None)
+    report.begin(0)
+    run.run_verl(work / "plan.json", env={}, report=report, log_file=log, watch=nonfinite.Watch(folder, 5))
+
+
+@pytest.mark.parametrize(("sign", "told"), REASONS)
+def test_what_verl_says_of_a_device_becomes_a_failure_of_the_world_with_what_to_do(
+    sign: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(WorldFailure) as raised:
+        driven(tmp_path, monkeypatch, f"lines before\n{sign} and more\nlines after\n")
+    assert str(raised.value) == f"{told}\nverl's log: {tmp_path / 'verl' / 'driver.log'}"
+
+
+def test_what_an_earlier_start_said_is_no_reason_of_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RuntimeError, match="Engine core initialization failed"):
+        driven(tmp_path, monkeypatch, "KeyError: 'x'\n")
+
+
+def test_the_message_of_vllm_0_24_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(WorldFailure, match="vLLM found no GPU memory for its cache"):
+        driven(tmp_path, monkeypatch, VLLMS)
