@@ -20,6 +20,7 @@ from typing import Any
 
 import tbexp
 from tbexp.cluster.job import NodeJob
+from tbexp.config import sbatch
 from tbexp.config.schema import Launcher
 from tbexp.config.secrets import looks_secret, secret_name
 from tbexp.errors import Problem, UserError
@@ -67,7 +68,7 @@ def options(spec: JobSpec, launcher: Launcher, after: Sequence[str]) -> dict[str
     """The job in submitit's names. after: ids of the jobs that it waits for."""
     more: dict[str, Any] = {"kill-on-invalid-dep": "yes"} if after else {}
     more |= {"requeue": True} if launcher.requeue else {"no-requeue": True}
-    more |= {name.replace("_", "-"): value for name, value in launcher.sbatch.items()}
+    more |= sbatch.given(launcher)
     cpus, memory = resources(spec, launcher)
     srun = ["--kill-on-bad-exit=1", "--export=ALL"]
     srun += [] if cpus is None else [f"--cpus-per-task={cpus}"]  # since Slurm 22.05 it does not have the job's
@@ -133,7 +134,7 @@ def submit(spec: JobSpec, launcher: Launcher, after: Sequence[str], hidden: Mapp
     if shutil.which("sbatch") is None:
         raise UserError(Problem("there is no sbatch on this machine", "launcher", "submit from a login node"))
     spec.folder.mkdir(parents=True, exist_ok=True)
-    with without_secrets(hidden):
+    with without_secrets(hidden, sbatch.overriding(launcher, os.environ)):
         executor = submitit.SlurmExecutor(spec.folder, max_num_timeout=MAX_WARNINGS, python=python(launcher))
         executor.update_parameters(**options(spec, launcher, after))
         try:
@@ -151,16 +152,16 @@ def submit(spec: JobSpec, launcher: Launcher, after: Sequence[str], hidden: Mapp
 
 
 @contextlib.contextmanager
-def without_secrets(hidden: Mapping[str, str] | None = None) -> Iterator[None]:
+def without_secrets(hidden: Mapping[str, str] | None = None, more: Sequence[str] = ()) -> Iterator[None]:
     """The environment without these secrets, under whatever name they stand there too, and without what looks like one:
-    sbatch passes all of it on, through Slurm's own files.
+    sbatch passes all of it on, through Slurm's own files. more: variables that are left out besides.
     """
     kept, known = dict(os.environ), hidden or {}
     secrets = [secret for secret in known.values() if secret]
     try:
         for name, value in kept.items():
             repeated = any(value == secret or (len(secret) >= SHORTEST and secret in value) for secret in secrets)
-            if name in known or repeated or secret_name(name) or looks_secret(value):
+            if name in known or name in more or repeated or secret_name(name) or looks_secret(value):
                 del os.environ[name]
         yield
     finally:

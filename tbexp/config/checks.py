@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from tbexp.config import sbatch
 from tbexp.config.schema import (
     BANDS,
     STAGES,
@@ -447,3 +448,4 @@ def launcher(config: Config) -> Iterator[Problem]:
             "launcher.gpus_per_node",
             f"raise it to {topology.gpus_per_node}, or leave it out",
         )
+    yield from sbatch.problems(place)
