@@ -11,12 +11,16 @@ from pathlib import Path
 
 from tbexp.config.checks import named_keys, started_here
 from tbexp.config.schema import Config, VllmServer
-from tbexp.config.secrets import key_in, read_secrets
+from tbexp.config.secrets import key_in, no_key, read_secrets
 from tbexp.errors import Problem, UserError
+
+LOOKING = {"status", "cancel"}  # at jobs, by their record in the run's folder, which needs nothing else
 
 
 def check_here(config: Config, run_dir: Path) -> list[Problem]:
     """Everything that is missing."""
+    if set(config.stages) <= LOOKING:
+        return []
     return [*files(config), *environment(config), *packages(config), *writable(config, run_dir)]
 
 
@@ -57,7 +61,7 @@ def files(config: Config) -> Iterator[Problem]:
         for named in named_files:
             if not Path(named).is_file():
                 yield Problem(f"there is no file {named}", key, "name a file that exists")
-    secrets = config.launcher.secrets_file
+    secrets = config.launcher.secrets_file if set(config.stages) - {"doctor", "compare"} else None
     if secrets is not None and not Path(secrets).is_file():
         yield Problem(f"there is no file {secrets}", "launcher.secrets_file", "NAME=value lines, mode 0600")
     elif secrets is not None:
@@ -88,9 +92,16 @@ def environment(config: Config) -> Iterator[Problem]:
     for key, variable in named_keys(config):
         if config.stages == ["regrade"] and not key.startswith("judge."):
             continue  # of a run's endpoints it asks the judge alone
-        if held is None or variable in held:
+        if held is None:
             continue
-        if config.launcher.kind == "slurm":
+        if variable in held:  # it counts, also where the environment has another one
+            if wrong := no_key(variable, held[variable]):
+                yield Problem(
+                    f"{wrong} (in {config.launcher.secrets_file})",
+                    key,
+                    f"write {variable}=<the key> into that file, or name another one; null: it needs no key",
+                )
+        elif config.launcher.kind == "slurm":
             # Slurm would keep an exported key in files of its own.
             where = config.launcher.secrets_file or "launcher.secrets_file, which is not set"
             fix = f"write {variable}=... into a file of mode 0600 and name it in launcher.secrets_file"
@@ -99,10 +110,10 @@ def environment(config: Config) -> Iterator[Problem]:
             yield Problem(wrong, key, f"export {variable}=..., or name another one; null: it needs no key")
 
 
-def secrets_held(file: str | None) -> set[str] | None:
-    """Names in the secrets file, none without one; None: it cannot be read, which `files` tells."""
+def secrets_held(file: str | None) -> dict[str, str] | None:
+    """What is in the secrets file, nothing without one; None: it cannot be read, which `files` tells."""
     try:
-        return set() if file is None else set(read_secrets(Path(file)))
+        return {} if file is None else read_secrets(Path(file))
     except UserError:
         return None
 

@@ -34,12 +34,20 @@ def key_in(name: str) -> tuple[str, str]:
     White space around it, such as the newline of a secret that was mounted as a file, is not part of it. A key that no
     HTTP header can carry is refused here, since the complaint of an HTTP library would repeat it.
     """
-    key = os.environ.get(name, "").strip()
-    if not key:
+    if name not in os.environ:
         return "", f"the environment has no variable {name}"
+    wrong = no_key(name, os.environ[name])
+    return ("", wrong) if wrong else (os.environ[name].strip(), "")
+
+
+def no_key(name: str, value: str) -> str:
+    """What is wrong with the value of this variable as a key; empty: nothing is."""
+    key = value.strip()
+    if not key:
+        return f"the variable {name} is empty"
     if not (key.isascii() and key.isprintable()):
-        return "", f"what {name} holds is no key: it has line breaks or characters outside ASCII"
-    return key, ""
+        return f"what {name} holds is no key: it has line breaks or characters outside ASCII"
+    return ""
 
 
 def read_secrets(file: Path) -> dict[str, str]:

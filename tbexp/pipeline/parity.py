@@ -15,7 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tbexp.config.checks import named_keys
 from tbexp.config.schema import Config
+from tbexp.config.secrets import provide
 from tbexp.config.whole import write_whole
 from tbexp.errors import Problem, UserError, WorldFailure
 from tbexp.pipeline import identity
@@ -84,6 +86,8 @@ def read_by(reader: str, config: Config, recordings: Sequence[Recording]) -> tup
     if reader == "server":
         from tbexp.serving.live import read_live
 
+        asked = [variable for key, variable in named_keys(config) if key.startswith("parity.")]
+        provide(config.launcher.secrets_file, asked)
         produced, answers = asyncio.run(read_live(wanted.endpoint, recordings))
         return "", [(r, a, ["reasoning", "text", "calls"]) for r, a in zip(produced, answers, strict=True)]
     found: dict[int, tuple[Recording, dict[str, Any], list[str]]] = {}

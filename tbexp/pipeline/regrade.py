@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from tbexp.attempts import AttemptRow, AttemptStore
+from tbexp.config.checks import named_keys
 from tbexp.config.schema import Config
+from tbexp.config.secrets import provide
 from tbexp.config.whole import write_whole
 from tbexp.episode import open_judge
 from tbexp.episode.loop import OWN_LIMITS
@@ -69,6 +71,8 @@ def regrade(config: Config, *, run_dir: Path, inputs: Inputs | None = None) -> N
         if config.dry_run:
             progress.say(f"would judge the attempts of {', '.join(folders)} again; nothing was written")
             return
+        asked = [variable for key, variable in named_keys(config) if key.startswith("judge.")]
+        provide(config.launcher.secrets_file, asked)
         out = run_dir / "regrade"
         out.mkdir(exist_ok=True)
         changed: list[dict[str, Any]] = []

@@ -278,6 +278,57 @@ def test_on_a_cluster_a_key_comes_from_the_secrets_file_and_never_from_the_envir
     assert os.environ["MY_KEY"] == "from the file" and "OTHER" not in os.environ
 
 
+@pytest.mark.parametrize("launcher", ["local", "slurm"])
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("MY_KEY=", "MY_KEY is empty"),
+        ("MY_KEY='  '", "MY_KEY is empty"),
+        ('export MY_KEY=""', "MY_KEY is empty"),
+        ("MY_KEY=schlüssel", "what MY_KEY holds is no key"),
+        ("MY_KEY=fine", ""),
+    ],
+)
+def test_a_key_in_the_secrets_file_that_is_none_is_told_with_the_file_whatever_the_environment_has(
+    line: str, wrong: str, launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = tmp_path / "secrets"
+    secrets.touch(mode=0o600)
+    secrets.write_text(f"{line}\n")
+    monkeypatch.setenv("MY_KEY", "exported")
+    changes = {**CHAT, "policy__endpoint__api_key_env": "MY_KEY", "launcher__kind": launcher, "stages": ["probe"]}
+    found = check_here(config(**changes, launcher__secrets_file=str(secrets)), tmp_path)
+    assert [problem.where for problem in found] == (["policy.endpoint.api_key_env"] if wrong else [])
+    assert all(wrong in p.what and str(secrets) in p.what and "into that file" in p.fix for p in found), found
+    assert "schlüssel" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("value", "wrong"), [(None, "no variable MY_KEY"), (" ", "MY_KEY is empty"), ("a\nb", "no key")]
+)
+def test_a_variable_that_holds_no_key_says_what_is_wrong_with_it(
+    value: str | None, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if value is None:
+        monkeypatch.delenv("MY_KEY", raising=False)
+    else:
+        monkeypatch.setenv("MY_KEY", value)
+    changes = {**CHAT, "policy__endpoint__api_key_env": "MY_KEY", "stages": ["probe"]}
+    (problem,) = check_here(config(**changes), tmp_path)
+    assert wrong in problem.what and "export MY_KEY=" in problem.fix
+
+
+@pytest.mark.parametrize("stage", ["status", "cancel"])
+def test_looking_at_jobs_needs_neither_secrets_nor_tasks_nor_a_place_to_write(stage: str, tmp_path: Path) -> None:
+    secrets = tmp_path / "secrets"
+    secrets.write_text("KEY=value\n")
+    secrets.chmod(0o644)
+    for file in (secrets, tmp_path / "gone"):
+        lacking = {"tasks__root": "nowhere", "probe__rows": ["gone.jsonl"], "store": "/dev/null/stages"}
+        asked = config(**lacking, stages=[stage], launcher__secrets_file=str(file))
+        assert check_here(asked, Path("/dev/null/run")) == []
+
+
 @pytest.mark.parametrize("fault", ["it can be read by others", "it is not there", "a line is wrong"])
 def test_a_secrets_file_that_cannot_be_used_is_one_problem_and_not_one_for_each_key_too(
     tmp_path: Path, fault: str
