@@ -26,6 +26,8 @@ from tbexp.pipeline.progress import Progress
 
 def plan(config: Config, run_dir: Path, inputs: Inputs) -> None:
     """Raises UserError when verl refuses what it would be told, or the model's template is not `model.format`."""
+    from tbexp.pipeline.stages import lacking
+
     if wrong := template_problems(config):
         raise UserError(wrong)
     with Progress(sys.stdout) as progress:
@@ -34,6 +36,7 @@ def plan(config: Config, run_dir: Path, inputs: Inputs) -> None:
         missing = [*check_here(config, run_dir), *no_weights]
         no_weights += [problem for problem in missing if problem.where == "model.path"]
         context.unknown = bool(problems_of(config, inputs) or no_weights)
+        missing += [] if context.unknown else lacking(context)
         steps = stage_plans(config, run_dir, context)
         progress.table(
             f"plan of {config.name} in {short_path(run_dir)}; nothing was run",

@@ -180,14 +180,20 @@ def reference_folder(run: Context) -> Path:
 
 def reference_counts(run: Context) -> Counts | None:
     """The counts of the screen, from rows or from the reference's attempts; None: there is no screen."""
+    found = counts_of_screen(run)
+    if found is not None and not run.config.selection.reference.rows:
+        link(run.run_dir / REFERENCE, reference_folder(run))
+    return found
+
+
+def counts_of_screen(run: Context) -> Counts | None:
+    """The same, and nothing is written."""
     reference = run.config.selection.reference
     if reference.rows:
         return run.inputs.counts(reference.rows, run.config.probe.fields)
     if not has_reference(run.config):
         return None
-    rows = finished_rows(run, "reference's probe", reference_folder(run), reference_wanted(run))
-    link(run.run_dir / REFERENCE, reference_folder(run))
-    return Counts.of_rows(rows)
+    return Counts.of_rows(finished_rows(run, "reference's probe", reference_folder(run), reference_wanted(run)))
 
 
 def screened(run: Context) -> frozenset[str]:
@@ -197,7 +203,7 @@ def screened(run: Context) -> frozenset[str]:
     from tbexp.selection import unsolved
 
     uids = [task.uid for task in run.candidates]
-    return unsolved(uids, reference_counts(run), run.config.selection.reference)
+    return unsolved(uids, counts_of_screen(run), run.config.selection.reference)
 
 
 # -- stores
@@ -236,12 +242,16 @@ def probe_counts(run: Context) -> tuple[Counts, Mapping[str, str]]:
     if config.probe.rows:
         counts = run.inputs.counts(config.probe.rows, config.probe.fields)
         return counts, {"probe": counts.digest()}
+    rows = probed_rows(run)
+    link(run.run_dir / "probe", probe_folder(run))
+    return Counts.of_rows(rows).with_uids([task.uid for task in run.candidates]), {"probe": digest(rows)}
+
+
+def probed_rows(run: Context) -> list[AttemptRow]:
+    """The base policy's attempts, all of which have to be there. UserError if they are not."""
     rejected = screened(run)
-    uids = [task.uid for task in run.candidates]
-    folder = probe_folder(run)
-    rows = finished_rows(run, "probe", folder, base_wanted(config, [uid for uid in uids if uid not in rejected]))
-    link(run.run_dir / "probe", folder)
-    return Counts.of_rows(rows).with_uids(uids), {"probe": digest(rows)}
+    uids = [task.uid for task in run.candidates if task.uid not in rejected]
+    return finished_rows(run, "probe", probe_folder(run), base_wanted(run.config, uids))
 
 
 # -- rates

@@ -27,7 +27,7 @@ from tbexp.pipeline.export import write_tb_infer
 from tbexp.pipeline.files import link, read_json, write_json
 from tbexp.pipeline.overlap import audit
 from tbexp.pipeline.preflight import template_problems
-from tbexp.pipeline.probing import REFERENCE, probe, probe_counts, reference_counts, screened
+from tbexp.pipeline.probing import REFERENCE, probe, probe_counts, probed_rows, reference_counts, screened
 from tbexp.pipeline.sharing import Campaign, attempts_in, with_failed_tries
 from tbexp.pipeline.wanted import FixedNumber
 from tbexp.tasks import Task, benchmark_uids, is_benchmark, refuse_benchmark
@@ -57,9 +57,10 @@ def trained_policy(run: Context) -> tuple[Any, Callable[[], Policy]]:
     from tbexp.pipeline import policies
     from tbexp.training import chosen_weights
 
-    config = run.config
-    folder, _, _ = training_folder(run)
-    result = read_json(folder / f"result-{config.training.steps}.json")
+    config, result = run.config, None
+    if (run.run_dir / "select" / "manifest.json").exists():
+        folder, _, _ = training_folder(run)
+        result = read_json(folder / f"result-{config.training.steps}.json")
     if result is None:
         raise UserError(
             Problem(
@@ -160,6 +161,26 @@ def read_pool(run: Context) -> tuple[list[Task], list[Task]]:
         lists.append([by_uid[uid] for uid in uids])
     refuse_benchmark([*lists[0], *lists[1]], use="training")
     return lists[0], lists[1]
+
+
+def lacking(run: Context) -> list[Problem]:
+    """What the stages take from ones before that are not to be run too, and is not there. Writes nothing."""
+    config, wanted = run.config, set(run.config.stages)
+    needed: list[Callable[[Context], object]] = []
+    if "select" in wanted and "probe" not in wanted and not config.probe.rows:
+        needed.append(probed_rows)
+    if "train" in wanted and "select" not in wanted:
+        needed.append(read_pool)
+    # A pool that is still to be selected may be one that another run has trained on.
+    if "evaluate" in wanted and not wanted & {"select", "train"} and not config.evaluation.rows:
+        needed += [trained_policy] if "trained" in config.evaluation.policies else []
+    problems: list[Problem] = []
+    for take in needed:
+        try:
+            take(run)
+        except UserError as error:
+            problems += error.problems
+    return problems
 
 
 def training_folder(run: Context) -> tuple[Path, list[Task], list[Task]]:

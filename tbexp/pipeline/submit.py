@@ -72,7 +72,8 @@ def open_jobs(context: Context) -> list[Planned]:
         found += array("probe", context, store_of(context, "probe"), "probe", names(found))
     trained = not found and is_trained(context)  # new attempts may make another pool
     if early and not ("train" in wanted and trained):
-        found.append(Planned("select", folder, (told(early),), names(found), small=True))
+        name = "select" if "select" in wanted else "probe summary"
+        found.append(Planned(name, folder, (told(early),), names(found), small=True))
     if "train" in wanted and not trained:
         train = told(["train"])
         found.append(Planned("train", folder, (train,), names(found)[-1:], nodes=config.topology.nodes, trains=True))
@@ -86,7 +87,8 @@ def open_jobs(context: Context) -> list[Planned]:
             arrays += array(f"evaluate {policy}", context, store, policy, after, known=policy == "base" or trained)
     if late:
         found += arrays
-        found.append(Planned("report", folder, (told(late),), (*before, *names(arrays)), small=True))
+        name = "report" if "report" in wanted else "evaluate summary"
+        found.append(Planned(name, folder, (told(late),), (*before, *names(arrays)), small=True))
     return found
 
 
@@ -255,7 +257,7 @@ def asks(spec: JobSpec, launcher: Launcher) -> list[str]:
 def submit_run(config: Config, run_dir: Path, overrides: Sequence[str], sweep: InSweep | None = None) -> None:
     """Submits the run's jobs and says how to follow them. Raises UserError; then nothing of the run is left queued."""
     from tbexp.pipeline.run import default_uri, prepare
-    from tbexp.pipeline.submitted import alive, how_to_follow
+    from tbexp.pipeline.submitted import alive, how_to_follow, queued
     from tbexp.tracking.address import tracker_uri
 
     inside = inside_job(os.environ)
@@ -272,11 +274,10 @@ def submit_run(config: Config, run_dir: Path, overrides: Sequence[str], sweep: I
     uri = tracker_uri(config.tracking, default_uri(config))  # its complaints belong here, not on a node
     prepare(config, run_dir, overrides)
     with Progress() as progress, FileLock(run_dir / ".submit.lock"):
-        running = alive(run_dir)
-        if running:
+        if alive(run_dir):
             raise UserError(
                 Problem(
-                    f"jobs of this run are in the queue already: {', '.join(running)}",
+                    f"jobs of this run are in the queue already: {', '.join(queued(run_dir))}",
                     "launcher",
                     "stages=[status] shows them, stages=[cancel] ends them",
                 )
@@ -284,6 +285,8 @@ def submit_run(config: Config, run_dir: Path, overrides: Sequence[str], sweep: I
         context = Context(config, run_dir, progress, Untracked(), sweep=sweep)
         for stage in config.force:
             stages.forget(context, stage)
+        if wrong := stages.lacking(context):
+            raise UserError(wrong)
         jobs = jobs_of(context)
         if not jobs:
             progress.say(

@@ -59,7 +59,7 @@ def withdraw(run: Path) -> list[str]:
     """Cancels the run's jobs that are alive, and arrays that no other run waits for; their names."""
     ended: dict[str, str] = {}
     for job in jobs_of(run):
-        if not any(state.alive for state in states(job["id"], Path(job["folder"]), job["tasks"])):
+        if not is_alive(job):
             continue
         if job["stores"]:
             with FileLock(Path(job["folder"]) / ".lock"):
@@ -68,20 +68,27 @@ def withdraw(run: Path) -> list[str]:
                 write_json(Path(job["folder"]) / RECORD, {**shared, "runs": others})
             if any(alive(Path(other), besides=job["id"]) for other in others):
                 continue
-        ended[job["id"]] = f"{job['name']} ({job['id']})"
+        ended[job["id"]] = name_of(job)
     end_jobs(reversed(list(ended)))  # who waits first, so that nobody is started meanwhile
     return list(ended.values())
 
 
 def alive(run: Path, besides: str = "") -> list[str]:
     """Names of the run's own jobs that are queued or running."""
-    return [
-        f"{job['name']} ({job['id']})"
-        for job in jobs_of(run)
-        if job["id"] != besides
-        and not job["stores"]
-        and any(state.alive for state in states(job["id"], Path(job["folder"]), job["tasks"]))
-    ]
+    return [name_of(job) for job in jobs_of(run) if job["id"] != besides and not job["stores"] and is_alive(job)]
+
+
+def queued(run: Path) -> list[str]:
+    """Names of all jobs of the run that are, those that other runs wait for too."""
+    return [name_of(job) for job in jobs_of(run) if is_alive(job)]
+
+
+def name_of(job: Mapping[str, Any]) -> str:
+    return f"{job['name']} ({job['id']})"
+
+
+def is_alive(job: Mapping[str, Any]) -> bool:
+    return any(state.alive for state in states(job["id"], Path(job["folder"]), job["tasks"]))
 
 
 def jobs_of(run: Path) -> list[dict[str, Any]]:

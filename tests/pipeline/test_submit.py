@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tbexp.app import main
 from tbexp.config.compose import opened, plain
 from tbexp.config.folders import conf_folder
 from tbexp.config.schema import Config
@@ -51,6 +53,10 @@ ALL = "[probe,select,train,evaluate,report]"
         ("[probe,select]", True, False, LEFT[:2], []),
         ("[probe,select]", True, False, (), ["select"]),  # another run has made the attempts
         ("[probe,select]", False, False, LEFT[:2], ["probe", "select"]),
+        ("[probe]", False, False, (), ["probe", "probe summary"]),
+        ("[evaluate]", True, True, LEFT[:3], ["evaluate summary"]),
+        ("[evaluate]", True, False, LEFT[:2], ["evaluate base", "evaluate trained", "evaluate summary"]),
+        ("[report]", True, True, (), ["report"]),
     ],
 )
 def test_a_submission_leaves_out_what_is_finished_and_nothing_else(
@@ -82,3 +88,57 @@ def test_the_training_of_another_run_on_the_same_pool_is_told_of_by_this_runs_jo
         assert not submit.is_trained(context)
         (run / "train").symlink_to(shared)
         assert submit.is_trained(context)
+
+
+@pytest.mark.parametrize(
+    ("stages", "lacks"),
+    [
+        ("[train]", ["there is no pool to train on"]),
+        ("[train,evaluate,report]", ["there is no pool to train on"]),
+        ("[select]", ["there is no probe to select from"]),
+        ("[select,train]", ["there is no probe to select from"]),
+        ("[evaluate]", ["there is no trained policy to evaluate"]),
+        ("[evaluate,report]", ["there is no trained policy to evaluate"]),
+    ],
+)
+def test_what_stages_take_from_ones_that_are_not_named_has_to_be_there_at_submission(
+    stages: str,
+    lacks: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As on this machine; and a plan tells it among what is missing."""
+    monkeypatch.chdir(tmp_path)
+    (program := tmp_path / "sbatch").write_text("#!/bin/sh\ntouch submitted\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    words = ["experiment=smoke", "launcher=slurm", f"stages={stages}", "tracking=none"]
+    assert main([*words, "dry_run=true"]) == 0
+    plan = capsys.readouterr().out
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["sbatch"]
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    for text in lacks:
+        assert text in said and text in plan and "fix: put" in said, (said, plan)
+    assert not (tmp_path / "submitted").exists() and not list(tmp_path.rglob("jobs.json"))
+
+
+def test_all_that_waits_is_told_when_a_run_is_submitted_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from tbexp.pipeline import submitted
+
+    jobs = [
+        {"name": "probe", "id": "1", "tasks": 2, "folder": str(tmp_path), "stores": True, "shared": True},
+        {"name": "select", "id": "2", "tasks": 1, "folder": str(tmp_path), "stores": False, "shared": False},
+        {"name": "report", "id": "3", "tasks": 1, "folder": str(tmp_path), "stores": False, "shared": False},
+    ]
+    (tmp_path / "slurm").mkdir()
+    (tmp_path / "slurm" / "jobs.json").write_text(json.dumps({"jobs": jobs}))
+
+    class State:
+        def __init__(self, alive: bool):
+            self.alive = alive
+
+    monkeypatch.setattr(submitted, "states", lambda job, folder, tasks: [State(job != "3")])
+    assert submitted.queued(tmp_path) == ["probe (1)", "select (2)"]
+    assert submitted.alive(tmp_path) == ["select (2)"]  # the probe may be another run's
