@@ -7,6 +7,7 @@ pipeline's; a job runs its work as a process of its own, so nothing here imports
 
 from __future__ import annotations
 
+from tbexp.cluster.capacity import misfits, nodes
 from tbexp.cluster.job import IDLE, STOPPED, NodeJob
 from tbexp.cluster.network import Network
 from tbexp.cluster.ray_nodes import Ray
@@ -24,6 +25,8 @@ __all__ = [
     "batch_text",
     "cancel",
     "inside_job",
+    "misfits",
+    "nodes",
     "resources",
     "states",
     "submit",

@@ -8,6 +8,7 @@ predecessor failed is removed instead of waiting for ever.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shlex
 import shutil
@@ -138,11 +139,12 @@ def submit(spec: JobSpec, launcher: Launcher, after: Sequence[str], hidden: Mapp
         executor = submitit.SlurmExecutor(spec.folder, max_num_timeout=MAX_WARNINGS, python=python(launcher))
         executor.update_parameters(**options(spec, launcher, after))
         try:
-            if len(spec.work) == 1:
-                jobs = [executor.submit(spec.work[0])]
-            else:
-                with executor.batch():
-                    jobs = [executor.submit(work) for work in spec.work]
+            with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what sbatch says, and raises it too
+                if len(spec.work) == 1:
+                    jobs = [executor.submit(spec.work[0])]
+                else:
+                    with executor.batch():
+                        jobs = [executor.submit(work) for work in spec.work]
         except (subprocess.CalledProcessError, submitit.core.utils.FailedJobError) as error:
             said = " ".join(str(getattr(error, "output", "") or error).split())
             raise UserError(

@@ -23,7 +23,19 @@ from typing import Any
 from filelock import FileLock
 
 from tbexp.attempts import AttemptStore
-from tbexp.cluster import JobSpec, Network, NodeJob, Ray, batch_text, inside_job, resources, states, submit
+from tbexp.cluster import (
+    JobSpec,
+    Network,
+    NodeJob,
+    Ray,
+    batch_text,
+    inside_job,
+    misfits,
+    nodes,
+    resources,
+    states,
+    submit,
+)
 from tbexp.config.checks import key_names
 from tbexp.config.schema import Config, Launcher
 from tbexp.config.secrets import read_secrets
@@ -293,6 +305,8 @@ def submit_run(config: Config, run_dir: Path, overrides: Sequence[str], sweep: I
                 f"everything is finished, so nothing is submitted; its results are in {os.path.relpath(run_dir)}"
             )
             return
+        if wrong := too_large(context, jobs):
+            raise UserError(wrong)
         record: list[dict[str, Any]] = []
         try:
             for job in jobs:
@@ -306,6 +320,20 @@ def submit_run(config: Config, run_dir: Path, overrides: Sequence[str], sweep: I
             raise
         for line in how_to_follow(config, run_dir, record, uri):
             progress.say(line)
+
+
+def too_large(context: Context, jobs: Sequence[Planned]) -> list[Problem]:
+    """What the jobs ask for and the site does not have, as far as sinfo tells."""
+    config, known = context.config, nodes()
+    gpus = "topology.gpus_per_node" if config.topology.device == "cuda" else "policy.vllm.tensor_parallel_size"
+    if config.launcher.gpus_per_node is not None:
+        gpus = "launcher.gpus_per_node"
+    keys = {"nodes": "topology.nodes", "gpus": gpus}
+    found: dict[tuple[str, str], Problem] = {}  # the first job that has it
+    for job in jobs:
+        for problem in misfits(spec_of(context, job, plan_files(job)), config.launcher, known, keys, os.environ):
+            found.setdefault((problem.where, problem.fix), problem)
+    return list(found.values())
 
 
 def submit_one(context: Context, job: Planned, after: Sequence[str], overrides: Sequence[str]) -> dict[str, Any]:

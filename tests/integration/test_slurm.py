@@ -217,6 +217,22 @@ def test_a_run_is_submitted_once_and_can_be_cancelled(cluster: Cluster, tmp_path
     cluster.until(cluster.idle, 60)
 
 
+def test_more_than_the_site_has_is_refused_with_its_numbers_before_anything_is_queued(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    words = ["experiment=smoke", "launcher=slurm", "topology.nodes=4", "group.size=4", "launcher.gpus_per_node=9"]
+    more = ["launcher.shards=1", "launcher.cpus_per_gpu=8", "launcher.partition=gpu"]
+    refused = cluster.tbexp(*words, *more, here=tmp_path)
+    assert refused.returncode == 2, refused.stderr
+    for said in ("4 nodes, and the partition gpu has 3", "9 GPUs a node, and the nodes of the partition gpu have 8"):
+        assert said in refused.stderr, refused.stderr
+    assert "72 CPUs a node, and the nodes of the partition gpu have 64" in refused.stderr
+    assert "no partition huge" in cluster.tbexp(*words[:2], "launcher.partition=huge", here=tmp_path).stderr
+    wrong = cluster.tbexp(*words[:2], "launcher.account=a b", "+launcher.sbatch.licenses=no-such", here=tmp_path)
+    assert wrong.returncode == 2 and wrong.stderr.count("sbatch: error") == 1, wrong.stderr
+    assert cluster.idle() and not list(tmp_path.rglob("jobs.json"))
+
+
 def test_a_run_folder_that_the_nodes_do_not_see_is_told_with_node_folder_and_fix(cluster: Cluster) -> None:
     here = Path(tempfile.mkdtemp(prefix="unshared-", dir="/tmp"))  # each node has a /tmp of its own
     try:
