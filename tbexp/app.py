@@ -178,7 +178,7 @@ def compose_job(
 
     from tbexp.config.here import check_here
     from tbexp.config.overrides import composed_with
-    from tbexp.config.validate import validate
+    from tbexp.config.validate import not_of, validate
     from tbexp.pipeline.existing import Existing, existing, nothing_there, refused, settings_on_top
 
     result = composed_with(compose, job)
@@ -207,6 +207,7 @@ def compose_job(
         else:
             run_dir = folder
             more = of_training(config) if here and "train" in config.stages else []
+            more = not_of([problem.where for problem in problems], more)
             if isinstance(run, Existing):
                 more += refused(run, config)
             if here and (lacking := nothing_there(config, folder, named=named is not None)) is not None:

@@ -18,12 +18,14 @@ DONE, DEFECT, USER, WORLD, INTERRUPTED = 0, 1, 2, 3, 130  # exit codes of a comm
 class Problem:
     """One thing that the user can fix.
 
-    what: the sentence. where: a config key, a `file:line`, or empty. fix: how to mend it, or empty.
+    what: the sentence. where: a config key, a `file:line`, or empty. fix: how to mend it, or empty. of: further keys
+    whose values it was found by; where one of these cannot be read, nothing is known.
     """
 
     what: str
     where: str = ""
     fix: str = ""
+    of: tuple[str, ...] = ()
 
     @property
     def short(self) -> str:

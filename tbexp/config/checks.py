@@ -268,6 +268,7 @@ def training(config: Config) -> Iterator[Problem]:
             f"({topology.nodes} x {topology.gpus_per_node} devices / {topology.sequence_parallel} sequence parallel)",
             "group.groups_per_update",
             f"change it or group.size, so that the product divides by {ranks}",
+            ATTEMPTS,
         )
     batches = config.training.mini_batches
     if group.groups_per_update % batches:
@@ -281,7 +282,12 @@ def training(config: Config) -> Iterator[Problem]:
             f"{group.groups_per_update // batches} x {group.size} attempts per mini-batch is not a multiple of {ranks}",
             "training.mini_batches",
             "use fewer mini-batches, or more groups",
+            ATTEMPTS,
         )
+
+
+DEVICES = ("topology.nodes", "topology.gpus_per_node")
+ATTEMPTS = (*DEVICES, "topology.sequence_parallel", "group.size", "group.groups_per_update")
 
 
 def devices(topology: Topology) -> Iterator[Problem]:
@@ -292,6 +298,7 @@ def devices(topology: Topology) -> Iterator[Problem]:
             f"{topology.sequence_parallel}",
             "topology.sequence_parallel",
             f"a divisor of {world}",
+            DEVICES,
         )
     if topology.gpus_per_node % topology.rollout_tensor_parallel:
         yield Problem(

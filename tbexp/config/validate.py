@@ -7,6 +7,7 @@ the cross-checks are made on that.
 from __future__ import annotations
 
 import copy
+import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Union, get_args, get_origin
@@ -59,11 +60,19 @@ def validate(
         except ValidationError:
             return None, problems
     wrong += [problem.where for problem in problems]
-    for problem in check(config):
-        text = f"{problem.where} {problem.what} {problem.fix}"
-        if not any(key in text for key in wrong):  # judged on a value that is not the user's
-            problems.append(problem)
+    problems += not_of(wrong, check(config))
     return config, list(dict.fromkeys(problems))
+
+
+def not_of(wrong: Sequence[str], found: Sequence[Problem]) -> list[Problem]:
+    """Without the problems that were found by values in place of the user's. wrong: the keys of these values."""
+
+    def judged_on(problem: Problem, key: str) -> bool:
+        text = f"{problem.where} {problem.what} {problem.fix}"
+        named = re.search(rf"(?<![\w.]){re.escape(key)}(?!\w)", text) is not None
+        return named or any(f"{each}.".startswith(f"{key}.") for each in problem.of)
+
+    return [problem for problem in found if not any(judged_on(problem, key) for key in wrong if key)]
 
 
 def problem_of(entry: Mapping[str, Any], shipped: Mapping[str, Any]) -> Problem:

@@ -18,6 +18,11 @@ from tbexp.config.schema import Config
 from tbexp.errors import Problem
 
 GIB, TB = 2**30, 10**12
+OF = (  # what the estimates are made of
+    *("topology.nodes", "topology.gpus_per_node", "topology.sequence_parallel", "topology.rollout_tensor_parallel"),
+    *("topology.micro_batch_tokens", "topology.offload", "topology.gpu_memory_gib", "topology.gpu_memory_utilization"),
+    *("model.max_context", "model.path", "model.shape"),
+)
 CONTEXT_BYTES = 1.5 * GIB  # CUDA context and NCCL of one process; assumed
 CHUNK = 512  # tokens whose logits are in memory at once: verl 0.9.1, utils/experimental/torch_functional.py
 # NVIDIA H100 SXM data sheet: dense bfloat16, memory bandwidth. The shares of them that are reached are assumed.
@@ -232,6 +237,7 @@ def problems(config: Config) -> Iterator[Problem]:
             f"an update takes about {needed:.0f} GiB of a GPU that has {size:g} ({most})",
             "topology.gpu_memory_gib",
             "more nodes, a larger topology.sequence_parallel, or a smaller model.max_context",
+            OF,
         )
     share = topology.gpu_memory_utilization * size
     if not topology.offload and needed <= size < needed + share:
@@ -239,6 +245,7 @@ def problems(config: Config) -> Iterator[Problem]:
             f"vLLM takes {share:.1f} GiB of {size:g} and keeps it, and an update {needed:.1f}",
             "topology.gpu_memory_utilization",
             "topology.offload=true, or lower it",
+            OF,
         )
     weights, one = (value / GIB for value in rollout_memory(config, shape))
     if weights + one + CONTEXT_BYTES / GIB > share:
@@ -246,6 +253,7 @@ def problems(config: Config) -> Iterator[Problem]:
             f"vLLM takes {share:.1f} GiB of a GPU, but the weights need {weights:.1f} and one conversation {one:.1f}",
             "topology.rollout_tensor_parallel",
             "raise it or topology.gpu_memory_utilization",
+            OF,
         )
 
 

@@ -84,3 +84,23 @@ def test_a_plan_imports_no_heavy_package(tmp_path: Path) -> None:
         [sys.executable, "-c", code, *PLAN], env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["topology.nodes=0"],
+        ["topology.gpus_per_node=0"],
+        ["topology.nodes=0", "topology.gpus_per_node=-1", "group.size=1", "group.groups_per_update=0"],
+        ["topology.nodes=three", "topology.gpu_memory_gib=none"],
+        ["model.max_context=0"],
+        ["topology.micro_batch_tokens=0"],
+    ],
+)
+def test_a_value_that_cannot_be_read_is_one_problem_and_nothing_is_judged_by_another_in_its_place(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["experiment=q38_rlft", "launcher=slurm", "dry_run=true", *words]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"tbexp: {len(words)} problems" if len(words) > 1 else f"tbexp: {words[0].split('=')[0]}: ")
+    assert said.count(" must be ") == len(words) and all(word.partition("=")[0] in said for word in words)
