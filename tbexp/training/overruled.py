@@ -2,8 +2,9 @@
 
 Decided here: which of verl's keys are keys of ours in other words. A value for one of these goes through the same
 checks as ours would (`effective`), with the same words. What other parts of tbexp go by as well, such as how many nodes
-a job has, is refused and said where it belongs. Every other value has to be of the kind of verl's own default, or of
-ours where verl has none. Nothing is imported of verl; where it is not installed, its defaults are not known.
+a job has, is refused and said where it belongs; so is what is tbexp's own or has no effect (`own_keys`). Every other
+value has to be of the kind of verl's own default, or of ours where verl has none, and one of the names that verl knows
+(`choices`). Nothing is imported of verl; where it is not installed, its defaults are not known.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pydantic import ValidationError
 from tbexp.config import checks
 from tbexp.config.schema import Config
 from tbexp.errors import Problem
-from tbexp.training import estimates, mapping
+from tbexp.training import choices, estimates, mapping, own_keys
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 OURS = {
@@ -36,10 +37,6 @@ OURS = {
     f"{ROLLOUT}.tensor_model_parallel_size": "topology.rollout_tensor_parallel",
     f"{ROLLOUT}.gpu_memory_utilization": "topology.gpu_memory_utilization",
     f"{ROLLOUT}.agent.num_workers": "topology.agent_workers",
-    f"{ROLLOUT}.temperature": "policy.sampling.temperature",
-    f"{ROLLOUT}.top_p": "policy.sampling.top_p",
-    f"{ROLLOUT}.top_k": "policy.sampling.top_k",
-    f"{ROLLOUT}.max_model_len": "model.max_context",
 }
 # The same, and other parts of a run go by our key too: jobs, groups, checkpoints, the report.
 ALONE_OURS = {
@@ -54,6 +51,29 @@ ALONE_OURS = {
     f"{ROLLOUT}.n": "group.size",
     f"{ROLLOUT}.name": "topology.rollout",
     f"{ROLLOUT}.val_kwargs.n": "training.validation_attempts",
+    # Probe and evaluation sample by ours, and it decides what is computed again (`mapping.recomputes_old_logprobs`).
+    f"{ROLLOUT}.temperature": "policy.sampling.temperature",
+    f"{ROLLOUT}.top_p": "policy.sampling.top_p",
+    f"{ROLLOUT}.top_k": "policy.sampling.top_k",
+    f"{ROLLOUT}.val_kwargs.temperature": "policy.sampling.temperature",
+    f"{ROLLOUT}.val_kwargs.top_p": "policy.sampling.top_p",
+    f"{ROLLOUT}.val_kwargs.top_k": "policy.sampling.top_k",
+    # The episode ends a conversation by ours.
+    f"{ROLLOUT}.max_model_len": "model.max_context",
+    "data.max_response_length": "model.max_context",  # less the prompt's
+    f"{ROLLOUT}.seed": "seed",
+    f"{ROLLOUT}.dtype": "topology.dtype",
+    "data.seed": "seed",
+    "actor_rollout_ref.model.path": "model.path",
+    "actor_rollout_ref.model.override_config.attn_implementation": "topology.attention",
+    "algorithm.norm_adv_by_std_in_grpo": "training.normalise_by_std",
+}
+# What verl takes from another of its keys, whose value is ours.
+FOLLOWING = {
+    f"{ROLLOUT}.prompt_length": "data.max_prompt_length",
+    f"{ROLLOUT}.response_length": "data.max_response_length",
+    f"{ROLLOUT}.n_gpus_per_node": "trainer.n_gpus_per_node",
+    f"{ACTOR}.rollout_n": f"{ROLLOUT}.n",
 }
 COUNTS = re.compile(r"(^|_)(n|num|size|rank|steps|freq|epochs|workers|nnodes|seed|len|length|tokens)($|_)")
 MINI_BATCH = f"{ACTOR}.ppo_mini_batch_size"  # groups; ours is the number of mini-batches
@@ -63,14 +83,25 @@ def problems(config: Config, base: Any | None) -> list[Problem]:
     """All that is wrong with the values of `training.verl`. base: verl's own composed config, None: not installed."""
     given = dict(mapping.passed_through(config.training.verl))
     right = not any(checks.training(config))  # else what verl would be told cannot be said yet
-    told = mapping.settings(config, model_folder=Path("/model"), folder=Path("/train")) if right else {}
+    ours = mapping.settings(config, model_folder=Path("/model"), folder=Path("/train")) if right else {}
+    told = dict(mapping.passed_through(ours))
     found = [] if base is None else mapping.check_passed_through(config.training.verl, base)
     unknown = {problem.where for problem in found}
     given = {key: value for key, value in given.items() if place(key) not in unknown}
     found += elsewhere(config, given, told)
     refused = {problem.where for problem in found}
     for key, value in given.items():
-        if place(key) not in refused and (wrong := misfit(key, value, kind_of(key, base, told))):
+        like = kind_of(key, base, told)
+        if place(key) in refused:
+            continue
+        wrong = no_group(key, value, like, told) or own_keys.replaced(key, value, told.get(key, like))
+        wrong = (
+            wrong
+            or nothing(key, value, told)
+            or misfit(key, value, like)
+            or (None if base is None else choices.unknown(key, value))
+        )
+        if wrong:
             found.append(Problem(wrong[0], place(key), wrong[1]))
     refused = {problem.where for problem in found}
     usable = {key: value for key, value in given.items() if place(key) not in refused}
@@ -83,9 +114,11 @@ def place(key: str) -> str:
 
 def elsewhere(config: Config, given: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[Problem]:
     """What has to be said by a key of ours."""
-    for key, ours in ALONE_OURS.items():
-        if key in given and key in told and given[key] != told[key]:
-            what = f"{given[key]!r} is not what {ours} leads to ({told[key]!r}), which other parts of the run go by"
+    for key in given:
+        leading = FOLLOWING.get(key, key)
+        ours = ALONE_OURS.get(leading)
+        if ours is not None and leading in told and given[key] != told[leading]:
+            what = f"{given[key]!r} is not what {ours} leads to ({told[leading]!r}), which other parts of the run go by"
             yield Problem(what, place(key), f"set {ours} instead")
 
 
@@ -101,6 +134,20 @@ def kind_of(key: str, base: Any | None, told: Mapping[str, Any]) -> Any:
         except OmegaConfBaseException:  # an interpolation that needs what is not composed yet
             default = None
     return told.get(key) if default is None else default
+
+
+def no_group(key: str, value: Any, like: Any, told: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Why nothing cannot stand where verl has a group."""
+    if value is None and (isinstance(like, Mapping) or any(each.startswith(f"{key}.") for each in (*told, *OURS))):
+        return "is null, and verl has a group of keys there", "name the keys below it, or leave it out"
+    return None
+
+
+def nothing(key: str, value: Any, told: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Why nothing cannot stand where tbexp says a value."""
+    if value is None and told.get(key) is not None:
+        return f"is null, and tbexp tells verl {told[key]!r} there", "give a value, or leave it out"
+    return None
 
 
 def misfit(key: str, value: Any, like: Any) -> tuple[str, str] | None:
@@ -133,7 +180,7 @@ def effective(config: Config, given: Mapping[str, Any]) -> list[Problem]:
             put(values, ours, given[key])
     if MINI_BATCH in given:
         groups, size = config.group.groups_per_update, given[MINI_BATCH]
-        if size < 1 or groups % size:
+        if not isinstance(size, int) or size < 1 or groups % size:
             what = f"group.groups_per_update is {groups}, which does not divide into mini-batches of {size} groups"
             found.append(Problem(what, place(MINI_BATCH), f"a divisor of {groups}"))
         else:
