@@ -15,13 +15,14 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from tbexp.config.whole import write_whole
-from tbexp.errors import UserError, WorldFailure
-from tbexp.training import processes
+from tbexp.errors import Problem, UserError, WorldFailure, one_line
+from tbexp.training import mapping, processes
 from tbexp.training.warm_workers import open_nursery
 
 log = logging.getLogger(__name__)
@@ -74,23 +75,44 @@ def train(plan: dict[str, Any]) -> None:
     python = open_nursery(Path(plan["ray"]["temp"])) if plan["ray"]["warm"] else sys.executable
 
     import ray
-    from hydra import compose, initialize_config_module
     from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
     from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
-    from verl.trainer.ppo.utils import need_critic, need_reference_policy
-    from verl.utils.config import validate_config
-    from verl.utils.device import auto_set_device
 
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose("ppo_trainer", overrides=plan["overrides"])
-    auto_set_device(config)
-    validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
+    config = judged(plan["overrides"], plan["config"]["training"]["verl"])
     with mock.patch("sys.executable", python):
         start_ray(plan["ray"], get_ppo_ray_runtime_env(config)["env_vars"])
     try:
         run_ppo(config, TaskRunnerV1)
     finally:
         ray.shutdown()
+
+
+def judged(overrides: Sequence[str], given: Mapping[str, Any]) -> Any:
+    """verl's config, by its own checks, before Ray is started. given: `training.verl`.
+
+    Raises UserError with verl's words if the user has told verl anything; else it is a defect of ours.
+    """
+    from hydra import compose, initialize_config_module
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import omega_conf_to_dataclass, validate_config
+    from verl.utils.device import auto_set_device
+
+    try:
+        with initialize_config_module("verl.trainer.config", version_base=None):
+            config = compose("ppo_trainer", overrides=list(overrides))
+        auto_set_device(config)
+        reference, critic = need_reference_policy(config), need_critic(config)
+        validate_config(config=config, use_reference_policy=reference, use_critic=critic)
+        for group in (config.actor_rollout_ref.rollout, config.algorithm):  # which verl reads on its workers
+            omega_conf_to_dataclass(group)
+    except Exception as error:
+        if not given:
+            raise
+        said = one_line(str(error)) or type(error).__name__
+        keys = ", ".join(key for key, _ in mapping.passed_through(given))
+        fix = f"mend or leave out what it complains of: {keys}"
+        raise UserError(Problem(f"verl refuses its configuration: {said}", "training.verl", fix)) from error
+    return config
 
 
 def outcome_of(error: BaseException | None) -> dict[str, str]:

@@ -94,6 +94,33 @@ def test_verls_own_validation_refuses_what_our_checks_refuse() -> None:
         validate_config(made, use_reference_policy=False, use_critic=False)
 
 
+@pytest.mark.parametrize(
+    ("verl", "said"),
+    [
+        ({"actor_rollout_ref.rollout.disaggregation.enabled": True}, "disaggregation"),
+        ({"actor_rollout_ref.rollout.expert_parallel_size": 5}, "expert_parallel_size"),
+        ({"actor_rollout_ref.actor.ppo_micro_batch_size": 2}, "ppo_micro_batch_size"),
+        ({}, ""),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Disabled critic")  # verl says so of each GRPO
+def test_what_verl_alone_can_judge_is_the_user_s_to_mend_before_ray_is_started(verl: dict[str, Any], said: str) -> None:
+    pytest.importorskip("torch")
+    from tbexp.training.driver import judged, outcome_of
+
+    asked = config(training={"verl": verl})
+    told = overrides(asked, model_folder=Path("/m"), folder=Path("/f"))
+    if not verl:
+        assert judged(told, verl).trainer.total_epochs == 1
+        return
+    with pytest.raises(UserError, match=said) as refused:
+        judged(told, verl)
+    assert outcome_of(refused.value)["status"] == "user" and "training.verl" in str(refused.value)
+    with pytest.raises(Exception, match=said) as ours:  # nothing that the user has said
+        judged(told, {})
+    assert outcome_of(ours.value)["status"] == "failed"
+
+
 def test_old_log_probabilities_are_recomputed_unless_the_rollouts_are_the_same_numbers() -> None:
     def bypasses(**changes: dict[str, Any]) -> bool:
         return bool(composed(**changes).algorithm.rollout_correction.bypass_mode)
