@@ -24,8 +24,9 @@ from tbexp.errors import Problem
 
 
 def check(config: Config) -> list[Problem]:
-    """What cannot work on any machine."""
+    """What cannot work on any machine. A plan may do without what is still to be named, and says so."""
     return [
+        *(() if config.dry_run and set(config.stages) & set(STAGES) else to_be_named(config)),
         *stages(config),
         *band_edges(config),
         *probe_and_selection(config),
@@ -152,6 +153,21 @@ def adaptive(probe: Probe) -> Iterator[Problem]:
         )
 
 
+def to_be_named(config: Config) -> Iterator[Problem]:
+    """What only the user knows, and an experiment leaves open: addresses, and where the data is."""
+    for name, endpoint in chat_endpoints(config):
+        if name in started_here(config):
+            continue
+        key = f"{name}.endpoint"
+        asked = "parity.readers names a server" if name == "parity" else f"{name}.kind is chat"
+        if endpoint.base_url is None:
+            yield Problem(f"{asked}, but the endpoint has no address", f"{key}.base_url", "http://HOST:8000/v1")
+        if endpoint.model is None:
+            yield Problem(f"{asked}, but no model is named", f"{key}.model", "the name the endpoint knows it by")
+    if config.tasks.root == "":
+        yield Problem("names no folder", "tasks.root", "a folder in ThinkingBox format; null: the sample domain")
+
+
 def endpoints(config: Config) -> Iterator[Problem]:
     for name, endpoint in chat_endpoints(config):
         key = f"{name}.endpoint"
@@ -160,17 +176,14 @@ def endpoints(config: Config) -> Iterator[Problem]:
                 what = f"{name}.serve=vllm starts a server of its own, but {endpoint.base_url} is given too"
                 yield Problem(what, f"{key}.base_url", f"{key}.base_url=null, or {name}.serve=none")
             continue
-        asked = "parity.readers names a server" if name == "parity" else f"{name}.kind is chat"
         if endpoint.base_url is None:
-            yield Problem(f"{asked}, but the endpoint has no address", f"{key}.base_url", "http://HOST:8000/v1")
-        elif not endpoint.base_url.startswith(("http://", "https://")):
+            continue
+        if not endpoint.base_url.startswith(("http://", "https://")):
             yield Problem(
                 f"{endpoint.base_url!r} is no web address", f"{key}.base_url", "begin with http:// or https://"
             )
         elif "?" in endpoint.base_url:  # it may hold a key, so it is not repeated
             yield Problem("has a query", f"{key}.base_url", "leave it out; a key is named: api_key_env=NAME")
-        if endpoint.model is None:
-            yield Problem(f"{asked}, but no model is named", f"{key}.model", "the name the endpoint knows it by")
     for name, part in spenders(config):
         cap = part.spending_cap_usd
         price = config.prices.models.get(part.endpoint.model or "")
@@ -330,8 +343,6 @@ def data_parallel(topology: Topology) -> int | None:
 
 
 def tasks(config: Config) -> Iterator[Problem]:
-    if config.tasks.root == "":
-        yield Problem("names no folder", "tasks.root", "a folder in ThinkingBox format; null: the sample domain")
     if "evaluate" in config.stages and not config.evaluation.rows and not config.tasks.held_out:
         yield Problem(
             "evaluate needs tasks that were held out, but none are named",

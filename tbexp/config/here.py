@@ -73,7 +73,9 @@ def files(config: Config) -> Iterator[Problem]:
 
 def inputs_absent(config: Config) -> bool:
     """Whether files that stages read before they make anything (tasks, rows) are not on this machine."""
-    return any(problem.where not in ("model.path", "launcher.secrets_file") for problem in files(config))
+    return config.tasks.root == "" or any(
+        problem.where not in ("model.path", "launcher.secrets_file") for problem in files(config)
+    )
 
 
 def parity_folders(config: Config) -> Iterator[Problem]:

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tbexp.config.checks import to_be_named
 from tbexp.config.here import check_here
 from tbexp.config.schema import STAGES, Config
 from tbexp.errors import Problem, UserError
@@ -33,9 +34,10 @@ def plan(config: Config, run_dir: Path, inputs: Inputs) -> None:
     with Progress(sys.stdout) as progress:
         context = Context(config, run_dir, progress, Untracked(), inputs)
         no_weights = weights_missing(context)
-        missing = [*check_here(config, run_dir), *no_weights]
+        unnamed = list(to_be_named(config))
+        missing = [*unnamed, *check_here(config, run_dir), *no_weights]
         no_weights += [problem for problem in missing if problem.where == "model.path"]
-        context.unknown = bool(problems_of(config, inputs) or no_weights)
+        context.unknown = config.tasks.root == "" or bool(problems_of(config, inputs) or no_weights)
         missing += [] if context.unknown else lacking(context)
         steps = stage_plans(config, run_dir, context)
         progress.table(
@@ -58,14 +60,16 @@ def plan(config: Config, run_dir: Path, inputs: Inputs) -> None:
             elif policy.kind == "chat" and (policy.vllm.model or policy.vllm.tool_call_parser):
                 from tbexp.serving.vllm_server import serve_command
 
-                words = serve_command(policy.vllm, served_name=policy.endpoint.model)
-                progress.say(f"{policy.endpoint.model} by vLLM: {shlex.join(words)}")
+                name = policy.endpoint.model or "MODEL"
+                words = serve_command(policy.vllm, served_name=name)
+                progress.say(f"{name} by vLLM: {shlex.join(words)}")
         if "train" in config.stages and config.topology.device == "cuda":
             from tbexp.training import estimates
 
             progress.table("estimates", ["of", "about"], estimates.lines(config))
         if missing:
-            progress.say(f"\nnot on this machine ({len(missing)}); a run would stop at it")
+            what = "not named, or not on this machine" if unnamed else "not on this machine"
+            progress.say(f"\n{what} ({len(missing)}); a run would stop at it")
             for problem in missing:
                 progress.say(f"  - {problem}")
         if "train" in config.stages:

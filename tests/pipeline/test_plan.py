@@ -42,12 +42,32 @@ def test_a_machine_that_has_nothing_for_it_still_plans_it_and_says_what_is_missi
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name in absent else found(name, *more))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "/nowhere")
-    words = TO_BE_NAMED if experiment == "bench_v1" else []
-    assert main([f"experiment={experiment}", f"launcher={launcher}", "dry_run=true", *words]) == 0
+    assert main([f"experiment={experiment}", f"launcher={launcher}", "dry_run=true"]) == 0
     told = capsys.readouterr().out
     assert f"plan of {experiment} in" in told
     assert ("pip install 'tbexp[smollm2]'" in told) == (experiment == "smollm2")
     assert launcher == "local" or " Slurm jobs" in told
+
+
+@pytest.mark.parametrize("launcher", ["local", "slurm"])
+def test_what_an_experiment_leaves_to_its_user_is_listed_by_its_plan_and_refused_by_its_run(
+    launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["experiment=bench_v1", f"launcher={launcher}"]
+    keys = [word.partition("=")[0] for word in TO_BE_NAMED]
+    assert main([*words, "dry_run=true"]) == 0
+    plan = capsys.readouterr().out
+    assert f"not named, or not on this machine ({len(keys)})" in plan and all(f"- {key}: " in plan for key in keys)
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert f"tbexp: {len(keys)} problems" in said and all(f"- {key}: " in said for key in keys)
+    assert main([*words, "dry_run=true", *TO_BE_NAMED]) == 0
+    plan = capsys.readouterr().out  # DATA is not here
+    assert "not on this machine (1)" in plan and "m by vLLM: vllm serve MODEL" in plan
+    assert main([*words, "dry_run=true", "policy.endpoint.base_url=host:80"]) == 2  # what is wrong is no plan
+    assert "'host:80' is no web address" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_is_not_built_is_refused_and_not_run_as_something_else(
