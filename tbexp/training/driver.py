@@ -21,7 +21,7 @@ from typing import Any
 from unittest import mock
 
 from tbexp.config.whole import write_whole
-from tbexp.errors import Problem, UserError, WorldFailure, one_line
+from tbexp.errors import Problem, UserError, WorldFailure
 from tbexp.training import mapping, processes
 from tbexp.training.warm_workers import open_nursery
 
@@ -108,7 +108,7 @@ def judged(overrides: Sequence[str], given: Mapping[str, Any]) -> Any:
     except Exception as error:
         if not given:
             raise
-        said = one_line(str(error)) or type(error).__name__
+        said = " ".join(str(error).split())[:500] or type(error).__name__  # Hydra's has verl's words in the middle
         keys = ", ".join(key for key, _ in mapping.passed_through(given))
         fix = f"mend or leave out what it complains of: {keys}"
         raise UserError(Problem(f"verl refuses its configuration: {said}", "training.verl", fix)) from error

@@ -98,7 +98,7 @@ def test_verls_own_validation_refuses_what_our_checks_refuse() -> None:
     ("verl", "said"),
     [
         ({"actor_rollout_ref.rollout.disaggregation.enabled": True}, "disaggregation"),
-        ({"actor_rollout_ref.rollout.expert_parallel_size": 5}, "expert_parallel_size"),
+        ({"actor_rollout_ref.rollout.expert_parallel_size": 5}, "must be equal to tensor_model"),
         ({"actor_rollout_ref.actor.ppo_micro_batch_size": 2}, "ppo_micro_batch_size"),
         ({}, ""),
     ],
