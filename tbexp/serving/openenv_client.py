@@ -125,7 +125,8 @@ class _Run:
         error = last.get("system_error")
         passed = None if error else (last.get("test_summary") or {}).get("passed")
         if passed is None and not error:
-            error = {"kind": KIND, "message": "the environment gives no verdict"}
+            why = last.get("error")  # of a reset that was refused: no such task there, say
+            error = {"kind": KIND, "message": f"the environment gives no verdict{f': {why}' if why else ''}"[:2000]}
         told = counts.get("seconds") or {}
         return Attempt(
             uid=self.uid,

@@ -6,7 +6,8 @@ and the check's words only with serve.trajectories. Left to others: the attempt 
 sessions and their number (openenv).
 
     reset(test_uid=UID | split=NAME, index=N, attempt=0, seed=null)
-        a task; without one the seed draws it. attempt: decides the seed where none is given, as a campaign's does
+        a task; without one the seed draws it. attempt: decides the seed where none is given, as a campaign's does.
+        One that is refused (no such task, a wrong type) says so, and the episode under way goes on
     step({"type": "list_tools"})
     step({"type": "call_tool", "tool_name": NAME, "arguments": {}, "call_id": null})
     step({"type": "call_tool", "parallel_tool_calls": [{"name", "arguments", "call_id", "parse_error"}]})
@@ -31,7 +32,7 @@ from fastapi.responses import JSONResponse
 from openenv.core.env_server.http_server import create_fastapi_app
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, EnvironmentMetadata, Observation, State
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
 
 import tbexp
 from tbexp.config.schema import Limits
@@ -57,6 +58,24 @@ class Offer:
     limits: Limits
     seed_of: Callable[[str, int], int]
     trajectories: bool = False
+
+
+class Asked(BaseModel):
+    """What a reset asks for. Fields that other environments know (agent, config) are left unread."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    seed: StrictInt | None = Field(None, ge=0)
+    episode_id: StrictStr | None = None
+    test_uid: StrictStr | None = None
+    task_uid: StrictStr | None = None
+    split: StrictStr | None = None
+    index: StrictInt | None = None
+    attempt: StrictInt = Field(0, ge=0)
+
+    @property
+    def uid(self) -> str | None:
+        return self.task_uid if self.test_uid is None else self.test_uid
 
 
 class Call(BaseModel):
@@ -158,24 +177,17 @@ class TaskEnvironment(Environment):  # type: ignore[misc]
     def step(self, action: TaskAction, timeout_s: float | None = None, **kwargs: Any) -> TaskObservation:
         raise NotImplementedError("episodes are asynchronous")
 
-    async def reset_async(
-        self,
-        seed: int | None = None,
-        episode_id: str | None = None,
-        test_uid: str | None = None,
-        split: str | None = None,
-        index: int | None = None,
-        attempt: int = 0,
-        **others: Any,
-    ) -> TaskObservation:
+    async def reset_async(self, seed: Any = None, episode_id: Any = None, **others: Any) -> TaskObservation:
+        chosen = self._chosen({"seed": seed, "episode_id": episode_id, **others})
+        if isinstance(chosen, str):
+            if self._state.status == "active":
+                chosen = f"{chosen}; the episode at {self._state.task_uid} goes on"
+            return TaskObservation(kind="error", error=chosen, finish_reason="reset_error", done=True)
+        asked, task = chosen
         await self._end()
-        self._state = TaskState(episode_id=episode_id)
-        if isinstance(task := self._chosen(seed, test_uid or others.get("task_uid"), split, index), str):
-            return self._over(
-                TaskObservation(kind="error", error=task, finish_reason="reset_error", done=True), "error"
-            )
-        seed = self._offer.seed_of(task.uid, attempt) if seed is None else seed
-        self._state.task_uid, self._state.status = task.uid, "active"
+        attempt = asked.attempt
+        seed = self._offer.seed_of(task.uid, attempt) if asked.seed is None else asked.seed
+        self._state = TaskState(episode_id=asked.episode_id, task_uid=task.uid, status="active")
         self._task = task
         self._attempt = OutsideAttempt(
             task, attempt=attempt, seed=seed, world=self._offer.world, limits=self._offer.limits
@@ -185,10 +197,20 @@ class TaskEnvironment(Environment):  # type: ignore[misc]
             observation.seed = seed
         return observation
 
-    def _chosen(self, seed: int | None, uid: str | None, split: str | None, index: int | None) -> Task | str:
+    def _chosen(self, told: Mapping[str, Any]) -> tuple[Asked, Task] | str:
+        """What is asked for and its task, or why a reset is refused."""
+        try:
+            asked = Asked.model_validate(told)
+        except ValidationError as error:
+            return "; ".join(f"{e['loc'][0]}={e['input']!r:.100}: {e['msg']}" for e in error.errors())
+        task = self._task_of(asked)
+        return task if isinstance(task, str) else (asked, task)
+
+    def _task_of(self, asked: Asked) -> Task | str:
         """The task, or why there is none."""
         tasks = {split: list(tasks) for split, tasks in self._offer.tasks.items()}
         every = [task for part in tasks.values() for task in part]
+        uid, split, index = asked.uid, asked.split, asked.index
         if split is not None:
             if split not in tasks:
                 return f"there is no split {split}: {', '.join(tasks)}"
@@ -198,7 +220,7 @@ class TaskEnvironment(Environment):  # type: ignore[misc]
             return found[0] if found else f"there is no task {uid} among {len(every)}"
         if index is not None:
             return every[index] if 0 <= index < len(every) else f"there is no task {index} among {len(every)}"
-        return random.Random(seed).choice(every) if every else "there are no tasks"
+        return random.Random(asked.seed).choice(every) if every else "there are no tasks"
 
     async def step_async(self, action: TaskAction, timeout_s: float | None = None, **others: Any) -> TaskObservation:
         if self._last is not None:

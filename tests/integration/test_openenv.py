@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -11,14 +12,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 
 import tbexp
+from tbexp.config.schema import Limits
+from tbexp.policy import Policy
 from tbexp.samples.shipped import shipped
 from tbexp.samples.situation import Call
+from tbexp.serving.openenv_client import attempt_at
 
 openenv = pytest.importorskip("openenv", reason="the extra serve (package openenv) is not installed")
 PATIENCE_S = 90.0
@@ -125,6 +129,57 @@ def test_mistakes_of_a_client_are_told_and_cost_no_step(url: str) -> None:
             env.step({"type": "no_such_type"})
         gone = env.step({"type": "give_up", "reason": "token_limit"})
         assert (gone.done, gone.reward, gone.observation["finish_reason"]) == (True, 0.0, "token_limit")
+
+
+REFUSED = (
+    ({"test_uid": "none.py:test_none"}, "there is no task none.py:test_none among 144"),
+    ({"test_uid": ""}, "there is no task  among 144"),
+    ({"test_uid": 3}, "test_uid=3: "),
+    ({"split": "held_out", "index": "1"}, "index='1': "),
+    ({"split": "held_out", "index": 48}, "there is no task 48 among 48"),
+    ({"split": "held_out", "index": -1}, "there is no task -1 among 48"),
+    ({"split": "nowhere"}, "there is no split nowhere: candidates, held_out"),
+    ({"split": ["held_out"]}, "split=['held_out']: "),
+    ({"seed": "x"}, "seed='x': "),
+    ({"seed": True}, "seed=True: "),
+    ({"seed": -1}, "seed=-1: "),
+    ({"attempt": None}, "attempt=None: "),
+    ({"attempt": "0", "episode_id": 7}, "episode_id=7: "),
+)
+
+
+def test_a_reset_that_is_refused_says_why_and_leaves_the_episode_as_it_was(url: str) -> None:
+    listing = {"type": "call_tool", "tool_name": "get_rental", "arguments": {}}
+    with client(url) as env:
+        for asked, _ in REFUSED:  # before any episode
+            assert env.reset(**asked).observation["finish_reason"] == "reset_error"
+        assert env.step({"type": "list_tools"}).observation["error"] == "reset comes first"
+        assert env.state()["status"] == "idle"
+        env.reset(test_uid=UID, episode_id="mine")
+        env.step(listing)
+        before = env.state()
+        for asked, why in REFUSED:
+            refused = env.reset(**asked)
+            assert refused.done and refused.observation["kind"] == "error" and refused.reward is None, asked
+            error = refused.observation["error"]
+            assert error.startswith(why) and error.endswith(f"; the episode at {UID} goes on"), (asked, error)
+            assert "\n" not in error and len(error) < 300
+            assert env.state() == before, asked
+        assert env.step(listing).observation["steps_taken"] == 2
+        last = env.step({"type": "submit_message", "content": "<DONE>"})
+        assert last.done and env.reset(index="1").observation["error"].endswith("valid integer")
+        assert env.step(listing).observation == last.observation
+    once = httpx.post(f"{url}/reset", json={"index": "1"}, timeout=PATIENCE_S)  # an episode of one request
+    assert once.status_code == 200 and once.json()["observation"]["error"].startswith("index='1': ")
+
+
+def test_of_a_task_that_the_environment_does_not_have_tbexps_own_client_says_so(url: str) -> None:
+    policy = cast(Policy, None)  # it is not asked
+    done = asyncio.run(
+        attempt_at(url, "none.py:test_none", attempt=0, seed=1, policy=policy, limits=Limits(), timeout_s=PATIENCE_S)
+    )
+    assert done.system_error is not None and done.passed is None
+    assert done.system_error.message.endswith("no verdict: there is no task none.py:test_none among 144")
 
 
 def test_a_seed_or_a_place_in_a_split_chooses_the_task(url: str) -> None:
