@@ -18,8 +18,9 @@ class AttemptRow:
     sums over its completions; `prompt_tokens` includes `cached_tokens`, `completion_tokens` includes
     `reasoning_tokens`. `judged`: the verdict needed a judge. `search`: the knowledge search that the servers had,
     `embedded` or `external`; verdicts under the embedded one are not comparable with published ones.
-    `evaluation_only`: the task is one of the public benchmark, so nothing may be trained on the attempt. `trajectory`
-    is the store's reference, set by the store.
+    `evaluation_only`: the task is one of the public benchmark, so nothing may be trained on the attempt. `at_a_time`:
+    how many attempts ran beside each other, this one included; 0: not recorded. `devices`: of this run that generated
+    for them all; none where the policy is somebody's endpoint. `trajectory` is the store's reference, set by the store.
     """
 
     uid: str
@@ -45,6 +46,8 @@ class AttemptRow:
     judged: bool = False
     search: str = ""
     evaluation_only: bool = False
+    at_a_time: int = 0
+    devices: int = 0
 
     def __post_init__(self) -> None:
         if (self.passed is None) != (self.system_error is not None):
@@ -108,10 +111,13 @@ def canonical(rows: Iterable[AttemptRow]) -> list[AttemptRow]:
 
 
 def digest(rows: Iterable[AttemptRow]) -> str:
-    """SHA-256 of the rows, whatever their order, without what differs between equal runs (time and file position)."""
+    """SHA-256 of the rows, whatever their order, without what differs between equal runs: time, file position, and
+    what they ran on.
+    """
     sha = hashlib.sha256()
     for row in canonical(rows):
         plain = row.as_dict()
-        del plain["seconds"], plain["trajectory"]
+        for name in ("seconds", "trajectory", "at_a_time", "devices"):
+            del plain[name]
         sha.update(json.dumps(plain, sort_keys=True, ensure_ascii=False).encode() + b"\n")
     return sha.hexdigest()

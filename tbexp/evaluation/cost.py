@@ -40,6 +40,7 @@ class Spending:
     judge: ModelPrice | None = None
     gpu_hours: float = 0.0
     gpu_hour_usd: float = 0.0
+    assumed: int = 0  # attempts whose rows do not tell how many ran at a time
     unpriced: tuple[str, ...] = ()
     # {role: (n, of)} of those in `unpriced` that have a price: n of so many clean attempts lack tokens that it charges
     untold: Mapping[str, tuple[int, int]] = field(default_factory=dict)

@@ -13,7 +13,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tbexp.attempts import AttemptRow, AttemptStore
@@ -22,6 +22,7 @@ from tbexp.episode import Attempt, User, World, open_judge, open_user, run_attem
 from tbexp.errors import UserError, WorldFailure, one_line
 from tbexp.grading import Judge, open_grader
 from tbexp.pipeline.identity import attempt_seed
+from tbexp.pipeline.policies import devices_of
 from tbexp.pipeline.progress import Bar
 from tbexp.pipeline.wanted import Key, Wanted
 from tbexp.policy import Policy, Usage
@@ -86,12 +87,14 @@ async def _campaign(
             if (close := getattr(person, "close", None)) is not None:
                 stack.push_async_callback(close)
         make = await _maker(config, stack, servers, user, judge, policy)
+        at_a_time, devices = min(config.policy.concurrency, wanted.most), devices_of(config.policy)
 
         async def attempt(uid: str, number: int) -> AttemptRow:
             seed = attempt_seed(config.seed, uid, number)
             for tries in range(1, retries + 2):
                 done = await make(by_uid[uid], number, seed)
                 row = row_of(done, tries, config.sandbox.search, evaluation_only=uid in benchmark)
+                row = replace(row, at_a_time=at_a_time, devices=devices)
                 store.append(row, done.trajectory)
                 tally.note(done, last=tries == retries + 1)
                 if row.clean:
@@ -108,7 +111,7 @@ async def _campaign(
                 raise
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(config.policy.concurrency, wanted.most)):
+            for _ in range(at_a_time):
                 group.create_task(worker())
     left = Counter(row.system_error["kind"] for row in wanted.counted(store.rows()) if row.system_error)
     return CampaignResult(tally.fresh, dict(left))

@@ -54,9 +54,10 @@ def with_forecast(pool: Pool | None, config: Config, row: Mapping[str, float], s
 
 def cost(config: Config, row: Mapping[str, float]) -> float | None:
     from tbexp.evaluation.cost import thrown_away_usd
+    from tbexp.training.rows import devices_of_update
 
     topology, prices = config.topology, config.prices
-    devices = topology.nodes * topology.gpus_per_node
+    devices = devices_of_update(row) or topology.nodes * topology.gpus_per_node
     price = prices.models.get(name_of(config))
     return thrown_away_usd(row, gpu_hour_usd=prices.gpu_hour_usd, devices=devices, price=price)
 

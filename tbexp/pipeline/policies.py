@@ -85,6 +85,15 @@ def server_of_tokens(part: PolicyConfig) -> VllmServer:
     return part.vllm.model_copy(update={"tool_call_parser": None, "reasoning_parser": None, "max_num_seqs": seqs})
 
 
+def devices_of(part: PolicyConfig) -> int:
+    """Devices of this run that generate for a policy: of its vLLM, or the one that the engine uses; none where it is
+    somebody's endpoint.
+    """
+    if part.serve == "vllm":
+        return part.vllm.tensor_parallel_size
+    return 0 if part.kind == "chat" else 1
+
+
 def chat(config: Config, start: Start) -> Policy:
     """An OpenAI-compatible endpoint. A server without a tool parser writes calls as `model.format` says."""
     return _endpoint(config, config.policy, "policy", config.model.format, start)

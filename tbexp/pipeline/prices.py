@@ -1,7 +1,8 @@
 """What attempts cost, by the price table: which of its prices are whose, and what they do not tell.
 
 Decided here: a policy behind an endpoint is priced by its tokens, local weights, and those that tbexp serves itself, by
-the hours of their devices; a policy that has no price has no cost, and what cannot be known is not taken for nothing:
+the hours of their devices, as their rows tell these, whatever the settings are by now; a policy that has no price has
+no cost, and what cannot be known is not taken for nothing:
 without the price of a user or judge that is paid for there is none either, nor where attempts do not tell their
 tokens. What a trained policy cost before it was evaluated is priced likewise, from what probing and training have
 measured.
@@ -17,6 +18,7 @@ from tbexp.config.schema import Config, ModelPrice
 from tbexp.episode.loop import OWN_LIMITS
 from tbexp.evaluation.cost import Spending, known_usd
 from tbexp.pipeline.context import Context
+from tbexp.pipeline.policies import devices_of
 from tbexp.pipeline.sharing import with_failed_tries
 
 TOKENS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
@@ -25,9 +27,10 @@ TOKENS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_toke
 def spending_of(config: Config, rows: Sequence[AttemptRow], *, made_elsewhere: bool | None = None) -> Spending | None:
     """How a policy's attempts are priced; None without a price for the policy itself.
 
-    rows: its attempts. Local weights generate on one device, served ones on policy.vllm.tensor_parallel_size, for as
-    long as attempts run: their seconds together, divided by how many run at a time. made_elsewhere: by whom is not
-    known, so neither devices nor endpoints of the config made them; None: as evaluation.rows says.
+    rows: its attempts. Devices generate for as long as attempts run: each attempt's seconds by how many ran at a time.
+    Rows of older versions do not tell these: policy.concurrency and policy.vllm.tensor_parallel_size are taken.
+    made_elsewhere: by whom is not known, so neither devices nor endpoints of the config made them; None: as
+    evaluation.rows says.
     """
     models, rate = config.prices.models, config.prices.gpu_hour_usd
     elsewhere = bool(config.evaluation.rows) if made_elsewhere is None else made_elsewhere
@@ -43,11 +46,18 @@ def spending_of(config: Config, rows: Sequence[AttemptRow], *, made_elsewhere: b
     policy = config.policy
     served = policy.serve == "vllm" and name_of(config) not in models
     if (policy.kind == "local" or served) and rate > 0 and not elsewhere:
-        at_a_time = max(1, min(policy.concurrency, len(rows)))
-        hours = (
-            sum(row.seconds for row in rows) / at_a_time / 3600 * (policy.vllm.tensor_parallel_size if served else 1)
+        untold_of = (max(1, min(policy.concurrency, len(rows))), devices_of(policy))
+        told = [(row.at_a_time, row.devices) if row.at_a_time else untold_of for row in rows]
+        seconds = sum(row.seconds / many * on for row, (many, on) in zip(rows, told, strict=True))
+        return Spending(
+            user=user,
+            judge=judge,
+            gpu_hours=seconds / 3600,
+            gpu_hour_usd=rate,
+            assumed=sum(not row.at_a_time for row in rows),
+            unpriced=unpriced,
+            untold=untold,
         )
-        return Spending(user=user, judge=judge, gpu_hours=hours, gpu_hour_usd=rate, unpriced=unpriced, untold=untold)
     price = models.get(name_of(config))
     if price is None:
         return None
@@ -112,6 +122,11 @@ def faults_of(config: Config, spending: Mapping[str, Spending]) -> Iterator[str]
         yield f"prices.models names no model of this run ({named}); it has {', '.join(models)}"
     elif models and not spending:
         yield f"there is no cost: the policy has no price; add it: {key_of(needed['policy'])}"
+    if assumed := sum(each.assumed for each in spending.values()):
+        yield (
+            f"{assumed} attempts do not tell how many ran at a time, as those of older versions: "
+            f"policy.concurrency={config.policy.concurrency} is taken for the hours of their devices"
+        )
     for role in dict.fromkeys(role for each in spending.values() for role in each.unpriced):
         model = needed.get(role)
         if model in models:
@@ -197,18 +212,24 @@ def training_usd(
     others: Mapping[tuple[int, str], tuple[int, Mapping[str, int]]],
 ) -> tuple[float, list[str]]:
     """US dollars of all devices in the seconds of updates and validations, and of the tokens of user and judge in them;
-    what is not in them. steps: the training's metrics; others: (tries, tokens) of each update and validation, as far
-    as they were noted (`training.groups.read_others`).
+    what is not in them. steps: the training's metrics, which tell the devices of each update; others: (tries, tokens)
+    of each update and validation, as far as they were noted (`training.groups.read_others`).
     """
-    rate, devices = config.prices.gpu_hour_usd, config.topology.nodes * config.topology.gpus_per_node
+    from tbexp.training.rows import devices_of_update
+
+    rate = config.prices.gpu_hour_usd
+    known = [found for row in steps.values() if (found := devices_of_update(row)) is not None]
+    usual = known[0] if known else config.topology.nodes * config.topology.gpus_per_node
     seconds = sum(
-        row.get("train/seconds/step", 0.0) + row.get("train/seconds/validation", 0.0) for row in steps.values()
+        (row.get("train/seconds/step", 0.0) + row.get("train/seconds/validation", 0.0))
+        * (devices_of_update(row) or usual)
+        for row in steps.values()
     )
     lacking = [] if rate > 0 else ["training: prices.gpu_hour_usd is 0"]
     if rate > 0 and not seconds:
         return 0.0, ["training: its metrics hold no seconds"]
     usd, unknown = _others_usd(config, steps, others)
-    return seconds / 3600 * devices * max(rate, 0.0) + usd, [*lacking, *unknown]
+    return seconds / 3600 * max(rate, 0.0) + usd, [*lacking, *unknown]
 
 
 def _others_usd(

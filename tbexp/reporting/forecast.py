@@ -171,6 +171,7 @@ def thrown_away(run: RunData) -> Table | None:
 def usd_of(run: RunData, row: Mapping[str, float]) -> float | None:
     """An update's thrown-away attempts in US dollars, by the run's own prices; None without any."""
     from tbexp.evaluation.cost import thrown_away_usd
+    from tbexp.training.rows import devices_of_update
 
     rate = _at(run.config, "prices", "gpu_hour_usd")
     listed = _at(run.config, "prices", "models", str(_at(run.config, "model", "name")))
@@ -178,6 +179,6 @@ def usd_of(run: RunData, row: Mapping[str, float]) -> float | None:
     return thrown_away_usd(
         row,
         gpu_hour_usd=float(rate or 0.0),
-        devices=int(nodes or 1) * int(gpus or 1),
+        devices=devices_of_update(row) or int(nodes or 1) * int(gpus or 1),
         price=ModelPrice.model_validate(listed) if isinstance(listed, Mapping) else None,
     )

@@ -70,6 +70,16 @@ def named(data: Mapping[str, Any]) -> dict[str, float]:
     return row
 
 
+def devices_of_update(row: Mapping[str, float]) -> int | None:
+    """The devices of an update, which verl tells by its throughput: tokens of the update / (its seconds x devices).
+    None of a row without an update.
+    """
+    tokens, seconds, each = (row.get(f"perf/{name}") for name in ("total_num_tokens", "time_per_step", "throughput"))
+    if not (tokens and seconds and each):
+        return None
+    return max(1, round(tokens / (seconds * each)))
+
+
 def read(file: Path) -> dict[int, dict[str, Any]]:
     """Rows of a JSONL file by step; a torn last line is dropped, a later row of a step is added over an earlier one."""
     rows: dict[int, dict[str, Any]] = {}

@@ -73,6 +73,17 @@ def test_the_recorded_solutions_of_a_topic_pass_and_a_second_call_does_nothing(t
     assert (tmp_path / "attempts.jsonl").read_bytes() == before
 
 
+def test_rows_tell_how_many_ran_at_a_time_and_on_how_many_devices(tmp_path: Path) -> None:
+    policy = CONFIG.policy.model_copy(update={"concurrency": 3})
+    run(tmp_path, solver(), tasks=2, attempts=2, config=CONFIG.model_copy(update={"policy": policy}))
+    vllm = policy.vllm.model_copy(update={"tensor_parallel_size": 2})
+    served = policy.model_copy(update={"serve": "vllm", "concurrency": 64, "vllm": vllm})
+    run(tmp_path, solver(), tasks=2, attempts=3, config=CONFIG.model_copy(update={"policy": served}))
+    with AttemptStore(tmp_path, read_only=True) as store:
+        found = {row.attempt: (row.at_a_time, row.devices) for row in store.rows()}
+    assert found == {0: (3, 1), 1: (3, 1), 2: (6, 2)}  # not more at a time than there are attempts
+
+
 def test_a_system_error_that_goes_away_is_tried_again_and_one_that_stays_is_counted(tmp_path: Path) -> None:
     seen: list[str] = []
 

@@ -187,6 +187,35 @@ def test_attempts_that_do_not_tell_their_tokens_are_counted_and_leave_the_cost_u
         assert told_cost(cost) == f"at least US$ {cost['at_least_usd']:.2f}, {without}"
 
 
+def test_the_hours_of_devices_are_those_that_the_attempts_were_made_under_whatever_the_settings_are_now() -> None:
+    made = [replace(row, at_a_time=2, devices=4) for row in rows(3)]
+    made += [replace(row, at_a_time=6, devices=1) for row in rows(4)[3:]]  # made later, or by another job
+    now = ({}, {"policy.concurrency": 1}, {"policy.concurrency": 64}, SERVED, {"policy.serve": "vllm"})
+    for changes in (*now, {**SERVED, "policy.vllm.tensor_parallel_size": 8}):
+        spending = spending_of(settings := config(**{"prices.gpu_hour_usd": 6.0}, **changes), made)
+        assert spending is not None and spending.gpu_hours == pytest.approx((3 * 90 / 2 * 4 + 90 / 6) / 3600)
+        assert not spending.assumed and not list(faults_of(settings, {"base": spending}))
+    older = config(**{"prices.gpu_hour_usd": 6.0, "policy.concurrency": 3})
+    spending = spending_of(older, [*made[:2], *rows(4)[2:]])
+    assert spending is not None and spending.gpu_hours == pytest.approx((2 * 90 / 2 * 4 + 2 * 90 / 3) / 3600)
+    (said,) = faults_of(older, {"base": spending})
+    assert said.startswith("2 attempts do not tell how many ran at a time") and "policy.concurrency=3 is taken" in said
+    assert probing_usd(config(**RATE), made, "it") == probing_usd(config(**RATE, **{"policy.concurrency": 9}), made, "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "devices"),
+    [
+        ({}, 1),
+        ({"policy.serve": "vllm", "policy.vllm.tensor_parallel_size": 2}, 2),
+        (CHAT, 0),
+        ({**SERVED, "policy.vllm.tensor_parallel_size": 8}, 8),
+    ],
+)
+def test_devices_are_counted_where_this_run_generates(changes: dict[str, Any], devices: int) -> None:
+    assert policies.devices_of(config(**changes).policy) == devices
+
+
 STEPS = {
     0: {"train/validation_pass_rate": 0.2},
     1: {"train/seconds/step": 80.0},
@@ -214,6 +243,18 @@ def test_training_costs_the_devices_in_its_seconds_and_the_tokens_of_user_and_ju
     changes: dict[str, Any], usd: float, lacking: list[str]
 ) -> None:
     assert training_usd(config(**changes), STEPS, NOTED) == (pytest.approx(usd), lacking)
+
+
+def test_training_costs_the_devices_that_its_updates_ran_on_whatever_the_topology_is_now() -> None:
+    def told(step: int, devices: int) -> dict[str, float]:  # as verl tells them
+        row: dict[str, float] = {"perf/total_num_tokens": 7199.0, "perf/time_per_step": 80.3}
+        return {**STEPS[step], **row, "perf/throughput": 7199.0 / (80.3 * devices)}
+
+    for now in ({}, {"topology.gpus_per_node": 8}):
+        found = training_usd(config(**RATE, **now), {0: {"train/seconds/validation": 36.0}, 1: told(1, 4)}, {})
+        assert found == (pytest.approx((36 + 80) / 3600 * 4 * 6), [])
+        found = training_usd(config(**RATE, **now), {1: told(1, 4), 2: told(2, 16)}, {})
+        assert found == (pytest.approx((80 * 4 + 100 * 16) / 3600 * 6), [])
 
 
 def test_what_a_training_has_not_recorded_is_told() -> None:
