@@ -98,6 +98,7 @@ def summarise(
         first, second = pair
         result["difference"] = {
             "of": [second, first],
+            "partial": any(run.missing for name in pair for run in tallies[name]),
             **whole.difference(first, second),
             **{key: {label: part.difference(first, second) for label, part in by.items()} for key, by in parts.items()},
             **_gained_and_lost(uids, tallies[first], tallies[second], attempts),

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 from tbexp.config.schema import Config
 from tbexp.errors import Problem, UserError
 from tbexp.pipeline import identity
+from tbexp.pipeline.evaluated import PARTIAL
 from tbexp.pipeline.progress import Progress
 
 if TYPE_CHECKING:
-    from tbexp.reporting.side_by_side import Comparison
+    from tbexp.reporting.side_by_side import Comparison, Tested
     from tbexp.tracking import Archive, Run, TrackedRun
 
 KEY = "compare.runs"
@@ -191,7 +192,9 @@ def log(found: Comparison, folder: Path, tracker: Run) -> None:
                 values[f"compare/{name}/{what}"] = change.value
         if pair.p is not None:
             values[f"compare/{name}/mcnemar_p"] = pair.p
+        values[f"compare/{name}/partial"] = float(bool(_partial(found, test)))
     tracker.metrics(values)
+    tracker.tag(PARTIAL, "; ".join(f"{side.letter}: {side.partial}" for side in found.runs if side.partial) or "no")
 
 
 def say(found: Comparison, file: Path, progress: Progress) -> None:
@@ -203,18 +206,22 @@ def say(found: Comparison, file: Path, progress: Progress) -> None:
         progress.say(f"note: {warning}")
     rows = []
     for test in found.tests:
-        cells = [f"{versus(found, test)}", str(len(test.found.shared))]
+        cells = [versus(found, test) + (" (partial)" if _partial(found, test) else ""), str(len(test.found.shared))]
         for change in (test.found.pass_at_1, test.found.every):
             span = interval({"low": change.low, "high": change.high}, signed=True) if change else ""
             cells.append(points(change.value if change else None) + (f" [{span}]" if span else ""))
         cells.append("–" if test.adjusted is None else f"{test.adjusted:.3f}")
         rows.append(cells)
-    sides = "; ".join(side.label.replace("  ", " ") for side in found.sides)
+    sides = "; ".join(side.label.replace("  ", " ") + (" (partial)" if side.partial else "") for side in found.sides)
     progress.say(f"compare: {sides}")
     if rows:
         columns = ["pair", "shared tasks", "pass@1, points", "k of k, points", "adjusted p"]
         progress.table("paired over shared tasks", columns, rows)
     progress.say(f"comparison: {file}")
+
+
+def _partial(found: Comparison, test: Tested) -> bool:
+    return bool(found.sides[test.first].partial or found.sides[test.second].partial)
 
 
 def _meaning(entry: str, archive: Archive | None, experiment: str, runs_folder: Path) -> list[Meant] | Problem:

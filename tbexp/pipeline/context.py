@@ -31,6 +31,7 @@ class Tracker(Protocol):
 
     def metric(self, name: str, value: float, step: int = 0) -> None: ...
     def metrics(self, values: Mapping[str, float], step: int = 0) -> None: ...
+    def tag(self, name: str, value: str) -> None: ...
     def artifact(self, path: Path | str, folder: str | None = None) -> None: ...
     def model(self, folder: Path, *, name: str, key: str, tags: Mapping[str, Any], upload: bool = False) -> None: ...
 
@@ -42,6 +43,9 @@ class Untracked:
         return None
 
     def metrics(self, values: Mapping[str, float], step: int = 0) -> None:
+        return None
+
+    def tag(self, name: str, value: str) -> None:
         return None
 
     def artifact(self, path: Path | str, folder: str | None = None) -> None:

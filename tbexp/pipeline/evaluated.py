@@ -25,11 +25,13 @@ from tbexp.config.whole import write_whole
 from tbexp.pipeline.context import Context
 from tbexp.pipeline.files import write_json
 from tbexp.pipeline.prices import faults_of, spending_of, with_besides
+from tbexp.reporting.partial import covered, is_partial, marked
 from tbexp.tasks import Task
 
 log = logging.getLogger(__name__)
 
 UNKNOWN = "unknown"
+PARTIAL = "tbexp.partial"  # a tracker's tag
 GROUPINGS = ("domain", "scenario", "tag")
 FILL = "run the same command again to fill the gaps"  # what to do about missing attempts
 FILL_ROWS = (
@@ -100,6 +102,7 @@ def tags_of(task: Task) -> list[str]:
 def tell(run: Context, summary: Mapping[str, Any], k: str) -> None:
     """The figures for the tracker and the last table."""
     policies = summary["policies"]
+    run.tracker.tag(PARTIAL, told_partial(policies))
     for name, found in policies.items():
         run.tracker.metrics(
             evaluation_metrics(found, k, prefix="eval" if name in ("trained", "rows") else f"eval_{name}")
@@ -114,26 +117,35 @@ def tell(run: Context, summary: Mapping[str, Any], k: str) -> None:
         if beyond := found["coverage"]["beyond"]:
             log.warning("evaluate %s: %d rows of attempts beyond evaluation.attempts=%s are left out", name, beyond, k)
         if (agg := found.get("tb_agg")) is not None:
-            run.results.append((f"tb agg {name}", told_agg(agg)))
+            run.results.append((f"tb agg {marked(name, found)}", told_agg(agg)))
     claims = {name: found["claimed_success"] for name, found in policies.items()}
-    told = [f"{name} {percent(share_of(each))}" for name, each in claims.items() if each["share"] is not None]
+    told = [
+        f"{marked(name, policies[name])} {percent(share_of(each))}"
+        for name, each in claims.items()
+        if each["share"] is not None
+    ]
     if told:
         run.results.append(("claimed, not done", f"{', '.join(told)} of attempts"))
     if any(found["search"] == "embedded" for found in policies.values()):
         run.results.append(("search", "embedded: these figures are not comparable with published ones"))
     costs = {name: found["cost"] for name, found in policies.items() if found["cost"] is not None}
-    run.results += [(f"cost {name}", told_cost(cost)) for name, cost in costs.items()]
+    run.results += [(f"cost {marked(name, policies[name])}", told_cost(cost)) for name, cost in costs.items()]
     for caution in dict.fromkeys(c for cost in costs.values() for key, c in cost.items() if key.startswith("caution")):
         run.results.append(("", caution))
     difference = summary.get("difference")
     if difference:
         run.results.append(
             (
-                "difference",
+                "difference (partial)" if difference["partial"] else "difference",
                 f"pass@1 {points(difference['pass_at_1'])}, "
                 f"observed {k}/{k} {points(difference['observed_all_k'])} points",
             )
         )
+
+
+def told_partial(policies: Mapping[str, Any]) -> str:
+    """For a tracker: `no`, or what each partial policy covers."""
+    return "; ".join(f"{name}: {covered(found)}" for name, found in policies.items() if is_partial(found)) or "no"
 
 
 def told_cost(cost: Mapping[str, Any]) -> str:
@@ -218,6 +230,7 @@ def write_groups(file: Path, summary: Mapping[str, Any], k: str) -> None:
     columns = ["grouping", "group", "policy", "tasks", "clean_attempts", "passed_attempts", "tasks_passed_every_time"]
     names = ("pass_at_1", "pass_at_k", "observed_all_k")
     columns += [f"{name}{side}" for name in names for side in ("", "_low", "_high")]
+    columns += ["coverage", "partial"]
     lines = []
     for policy, found in summary["policies"].items():
         for grouping in GROUPINGS:
@@ -225,7 +238,10 @@ def write_groups(file: Path, summary: Mapping[str, Any], k: str) -> None:
                 figures = [part["pass_at_1"], part["pass_at_k"][k], part["observed_all_k"]]
                 counts = [part[name] for name in ("tasks", "clean_attempts", "passed_attempts")]
                 values = [figure[side] for figure in figures for side in ("value", "low", "high")]
-                lines.append([grouping, label, policy, *counts, part["observed_all_k"]["tasks"], *values])
+                wanted = part["tasks"] * found["attempts"] * found["seeds"]
+                share = part["clean_attempts"] / wanted
+                covers = [share, str(share < 1).lower()]
+                lines.append([grouping, label, policy, *counts, part["observed_all_k"]["tasks"], *values, *covers])
     write_csv(file, columns, lines)
 
 
@@ -277,6 +293,8 @@ def evaluation_metrics(found: Mapping[str, Any], k: str, *, prefix: str) -> dict
         for name in ("pass_at_1", "observed_all_k"):
             values[f"{prefix}/{name}/{domain}"] = part[name]["value"]
     values[f"{prefix}/coverage"] = found["coverage"]["share"]
+    values[f"{prefix}/complete_tasks"] = found["observed_all_k"]["complete_tasks"]
+    values[f"{prefix}/partial"] = float(found["partial"])
     return {name: value for name, value in values.items() if isinstance(value, int | float)}
 
 

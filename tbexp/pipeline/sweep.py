@@ -33,6 +33,7 @@ from tbexp.pipeline.files import read_json, write_json
 from tbexp.pipeline.planning import short_path
 from tbexp.pipeline.progress import Progress
 from tbexp.pipeline.run import default_uri
+from tbexp.reporting.partial import covered_share
 from tbexp.tracking import Run, open_run, ui_line
 
 STATES = {DONE: "done", DEFECT: "defect", USER: "mistake", WORLD: "world failed", INTERRUPTED: "interrupted"}
@@ -220,6 +221,9 @@ def facts_of(job: Job) -> dict[str, Any]:
     if difference:
         facts["pass_at_1_difference"] = difference["value"]
         facts |= {f"pass_at_1_difference_{side}": difference.get(side) for side in ("low", "high")}
+        facts["coverage"] = min(
+            share for p in evaluation["policies"].values() if (share := covered_share(p)) is not None
+        )
     tracked = read_json(job.run_dir / "tracking" / "mlflow_run.json") or {}
     facts["mlflow_run_id"] = tracked.get("run_id")
     return facts
@@ -227,7 +231,7 @@ def facts_of(job: Job) -> dict[str, Any]:
 
 FACTS = (
     *("pool_size", "train_size", "validation_size", "expected_mixed_rate", "pass_at_1_difference"),
-    *("pass_at_1_difference_low", "pass_at_1_difference_high", "mlflow_run_id"),
+    *("pass_at_1_difference_low", "pass_at_1_difference_high", "coverage", "mlflow_run_id"),
 )
 
 
@@ -271,7 +275,8 @@ def _difference(row: Row) -> str:
     if value is None:
         return ""
     interval = "" if low is None or high is None else f" [{100 * low:+.1f}, {100 * high:+.1f}]"
-    return f"{100 * value:+.1f}{interval}"
+    share = facts.get("coverage", 1.0)
+    return f"{100 * value:+.1f}{interval}" + (f" (partial, {share:.1%})" if share < 1 else "")
 
 
 def _cut(text: str) -> str:

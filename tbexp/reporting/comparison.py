@@ -20,8 +20,10 @@ from tbexp.reporting import comparison_figures as figures
 from tbexp.reporting import publication, tables
 from tbexp.reporting.figures import band_label, series, style
 from tbexp.reporting.page import Section, picture, render
+from tbexp.reporting.partial import is_partial
 from tbexp.reporting.run_data import Json, RunData, _at
 from tbexp.reporting.side_by_side import Comparison, Side, Tested, forecast_and_outcome
+from tbexp.reporting.table_csv import write_csv
 from tbexp.reporting.tables import DASH, Cell, Metric, Table
 
 MOST_TASKS = 80  # lines of the figure of tasks
@@ -43,7 +45,7 @@ def write_comparison(found: Comparison, folder: Path, *, title: str) -> Path:
     sections = [_runs(found), *(section for section in made if section)]
     for section in sections:
         for table in [*section.tables, *section.folded]:
-            tables.write_csv(table, fresh / "tables")
+            write_csv(table, fresh / "tables")
     against = found.sides[found.baseline]
     html = render(
         name=title,
@@ -81,7 +83,8 @@ def as_json(found: Comparison) -> dict[str, Any]:
                 "attempts": side.attempts,
                 "pool": len(side.pool),
                 "figures": {
-                    name: {key: _at(values, key) for key in ("pass_at_1", "observed_all_k")}
+                    name: {key: _at(values, key) for key in ("pass_at_1", "observed_all_k", "coverage")}
+                    | {"partial": is_partial(values)}
                     for name, values in side.figures.items()
                 },
             }
@@ -94,6 +97,7 @@ def as_json(found: Comparison) -> dict[str, Any]:
                 "second": found.sides[test.second].letter,
                 **asdict(test.found),
                 "adjusted_p": test.adjusted,
+                "partial": bool(found.sides[test.first].partial or found.sides[test.second].partial),
                 "remarks": test.remarks,
             }
             for test in found.tests
@@ -142,7 +146,8 @@ def _results(found: Comparison, out: Path) -> Section | None:
     for (side, name, values), cost in zip(rows, costs, strict=True):
         if name == "base" and side.letter in same[1:]:
             continue
-        cells = [Cell(side.label), Cell(name, name == side.policy and len(side.figures) > 1)]
+        cells = [Cell(side.label)]
+        cells.append(tables.policy_cell(name, values, bold=name == side.policy and len(side.figures) > 1))
         cells.append(Cell(f"{values.get('tasks', DASH)} × {values.get('attempts', DASH)}"))
         for metric in metrics:
             value = metric.of(values)
@@ -174,7 +179,9 @@ def _results(found: Comparison, out: Path) -> Section | None:
         section.text += dict.fromkeys(str(caution) for caution in cautions if caution)
     shown = [
         (
-            side.label + (f"  k={side.attempts}" if unequal and side.attempts else ""),
+            side.label
+            + (f"  k={side.attempts}" if unequal and side.attempts else "")
+            + ("  (partial)" if any(is_partial(values) for values in side.figures.values()) else ""),
             [
                 figures.Dot(name, {m.label: m.of(values) for m in metrics}, published=side.run is None)
                 for name, values in side.figures.items()
@@ -241,6 +248,8 @@ def _tests(found: Comparison, out: Path) -> Section | None:
         cells += [Cell(_p(pair.p)), Cell(_p(test.adjusted)), Cell("; ".join(test.remarks))]
         rows.append(tuple(cells))
         label = f"{versus(found, test)}   {tables.counted(len(pair.shared), 'task')}"
+        partial = found.sides[test.first].partial or found.sides[test.second].partial
+        label += " (partial)" if partial else ""
         label += " *" if test.remarks else ""
         drawn.append((label, _as_figure(pair.pass_at_1), _as_figure(pair.every), counts))
     columns = (
@@ -300,7 +309,8 @@ def _tasks(found: Comparison, out: Path) -> Section | None:
         caption = f"Passed attempts of each task. + gained k of k against {against}, − lost it."
         if len(shown) < len(order):
             caption += f" Shown are the {len(shown)} of {len(order)} tasks that some run gained or lost."
-        columns = [f"{side.letter}\nof {side.attempts}" for side in sides]
+        columns = [f"{side.letter}\nof {side.attempts}{' *' if side.partial else ''}" for side in sides]
+        caption += " * Of a partial evaluation." if any(side.partial for side in sides) else ""
         shares = {uid: known[uid] for uid in shown}
         section.pictures.append(picture(out, "tasks", caption, lambda: figures.tasks(columns, shown, shares, marks)))
     domains = {uid: d for side in sides if side.counts for uid, d in side.counts.domains.items()}
@@ -309,7 +319,7 @@ def _tasks(found: Comparison, out: Path) -> Section | None:
         texts = [DASH if cell is None else f"{cell[1]}/{cell[0]}" for cell in known[uid]]
         cells = [Cell(f"{text} {mark}".strip(), bool(mark)) for text, mark in zip(texts, marks[uid], strict=True)]
         rows.append((Cell(uid), Cell(domains.get(uid, "").replace("_", " ")), *cells))
-    names = ("task", "topic", *(f"{side.letter} {side.policy}" for side in sides))
+    names = ("task", "topic", *(f"{side.letter} {side.policy}{' (partial)' if side.partial else ''}" for side in sides))
     section.folded.append(Table("tasks", "Passed of attempts that have a verdict", names, tuple(rows)))
     return section
 

@@ -155,8 +155,10 @@ def training(steps: Mapping[int, Mapping[str, float]], chosen: int | None, forec
     return figure
 
 
-def before_after(metrics: Sequence[tuple[str, Mapping[str, Json]]]) -> Figure:
-    """metrics: (label, {policy: {value, low, high}}). One row per metric, one dot with its interval per policy."""
+def before_after(metrics: Sequence[tuple[str, Mapping[str, Json]]], labels: Mapping[str, str]) -> Figure:
+    """metrics: (label, {policy: {value, low, high}}). One row per metric, one dot with its interval per policy. labels:
+    of policies, where they are not their names.
+    """
     policies = list(dict.fromkeys(policy for _, values in metrics for policy in values))
     figure, axes = _new(9.6, 0.75 + 0.34 * len(metrics) * (len(policies) + 0.6))
     place = 0.0
@@ -179,7 +181,7 @@ def before_after(metrics: Sequence[tuple[str, Mapping[str, Json]]]) -> Figure:
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], color=colour(p, i), marker=("o", "D", "s", "^")[i % 4], linewidth=2, label=p)
+        Line2D([], [], color=colour(p, i), marker=("o", "D", "s", "^")[i % 4], linewidth=2, label=labels.get(p, p))
         for i, p in enumerate(policies)
     ]
     figure.legend(handles=handles, loc="outside upper right", ncols=len(policies))
@@ -189,7 +191,7 @@ def before_after(metrics: Sequence[tuple[str, Mapping[str, Json]]]) -> Figure:
 Curve = Sequence[tuple[int, Json]]
 
 
-def repeats(policies: Mapping[str, tuple[Curve, Curve]]) -> Figure:
+def repeats(policies: Mapping[str, tuple[Curve, Curve]], labels: Mapping[str, str]) -> Figure:
     """Over the number of attempts k: tasks passed at least once (solid) and every time (dashed), with intervals."""
     figure, axes = _new(9.6, 3.9)
     for number, (policy, (once, every)) in enumerate(policies.items()):
@@ -198,7 +200,7 @@ def repeats(policies: Mapping[str, tuple[Curve, Curve]]) -> Figure:
             if not points:
                 continue
             k = [size for size, _ in points]
-            label = f"{policy}, {'at least once' if marker == 'o' else 'every time'}"
+            label = f"{labels.get(policy, policy)}, {'at least once' if marker == 'o' else 'every time'}"
             values = [v["value"] for _, v in points]
             axes.plot(k, values, color=shade, linestyle=dashes, linewidth=2, marker=marker, markersize=3.5, label=label)
             low, high = ([v.get(side) for _, v in points] for side in ("low", "high"))
@@ -213,7 +215,11 @@ def repeats(policies: Mapping[str, tuple[Curve, Curve]]) -> Figure:
     return figure
 
 
-def topics(rows: Sequence[str], blocks: Sequence[tuple[str, Sequence[Sequence[float | None]]]]) -> Figure:
+def topics(
+    rows: Sequence[str],
+    blocks: Sequence[tuple[str, Sequence[Sequence[float | None]]]],
+    labels: Mapping[str, str],
+) -> Figure:
     """A heat map: for each metric the columns base, trained and change, one line per topic."""
     figure, axes = _new(9.6, 1.15 + 0.36 * len(rows), columns=len(blocks), sharey=True, squeeze=False)
     from matplotlib.colors import LinearSegmentedColormap
@@ -238,7 +244,8 @@ def topics(rows: Sequence[str], blocks: Sequence[tuple[str, Sequence[Sequence[fl
                 axis.text(x + 0.5 + (0.12 if is_change else 0), y + 0.5, text, ha="center", va="center",
                           color=_ink_on(shade), fontsize=9, fontweight="bold" if is_change else "normal")  # fmt: skip
         axis.set(xlim=(0, 3.25), ylim=(len(values), 0), title=title)
-        axis.set_xticks([0.5, 1.5, 2.62], ["base", "trained", "change"])
+        sides = [labels.get(name, name).replace(" (", "\n(") for name in ("base", "trained")]
+        axis.set_xticks([0.5, 1.5, 2.62], [*sides, "change"])
         axis.set_yticks([i + 0.5 for i in range(len(rows))], rows)
         axis.xaxis.tick_top()
         axis.tick_params(length=0)
@@ -247,7 +254,13 @@ def topics(rows: Sequence[str], blocks: Sequence[tuple[str, Sequence[Sequence[fl
     return figure
 
 
-def strips(policies: Mapping[str, Attempts], order: Sequence[str], marks: Mapping[str, str], size: int) -> Figure:
+def strips(
+    policies: Mapping[str, Attempts],
+    order: Sequence[str],
+    marks: Mapping[str, str],
+    size: int,
+    labels: Mapping[str, str],
+) -> Figure:
     """Every task a line, its attempts by policy: passed, failed, no verdict. marks: {uid: gained or lost}, beside the
     last policy.
     """
@@ -263,7 +276,8 @@ def strips(policies: Mapping[str, Attempts], order: Sequence[str], marks: Mappin
         cells = np.array([outcome_cells(attempts, uid, size) for uid in order])
         axis.pcolormesh(cells, cmap=palette, vmin=0, vmax=2, edgecolor="white" if named else "none",
                         linewidth=0.6 if named else 0, rasterized=not named)  # fmt: skip
-        axis.set(title=title, xlim=(0, size), ylim=(len(order), 0), xlabel=f"{size} attempts, passed ones first")
+        axis.set(title=labels.get(title, title), xlim=(0, size), ylim=(len(order), 0))
+        axis.set(xlabel=f"{size} attempts, passed ones first")
         axis.set_xticks([0, size / 2, size], ["0", f"{size / 2:g}", str(size)])
         axis.spines[:].set_visible(False)
         axis.tick_params(length=0)

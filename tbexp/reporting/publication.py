@@ -17,6 +17,7 @@ from tbexp.evaluation import load_published
 from tbexp.evaluation.published import derived_cost_per_passed_attempt
 from tbexp.reporting.figures import BASE, GREY, INK, TRAINED, _new
 from tbexp.reporting.page import Section, picture
+from tbexp.reporting.partial import covered
 from tbexp.reporting.run_data import Json, _at
 from tbexp.reporting.tables import DASH, Cell, Table
 from tbexp.tasks import benchmark_uids
@@ -37,6 +38,7 @@ class Entry:
     derived: frozenset[str]
     published: bool
     comparable: bool  # with published models
+    partial: str = ""  # what a partial evaluation covers
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ def run_entry(name: str, policy: Json) -> Entry:
         and not policy.get("partial")
     )
     figures = {key: float(value) for key, value in found.items() if isinstance(value, int | float)}
-    return Entry(name, figures, frozenset(), published=False, comparable=comparable)
+    return Entry(name, figures, frozenset(), published=False, comparable=comparable, partial=covered(policy))
 
 
 def _percent(value: Any) -> float | None:
@@ -180,6 +182,7 @@ def table_of(
     rows = []
     for entry in lines:
         note = "published" if entry.published else "" if entry.comparable else "not comparable"
+        note += f"; partial: {entry.partial}" if entry.partial else ""
         cells = [Cell(entry.name, note=note)]
         for column in columns:
             value = entry.figures.get(column.key)
@@ -241,9 +244,10 @@ def cost_figure(entries: Sequence[Entry]) -> Figure:
     axes.margins(y=0.15)
     axes.grid(color="#e6e6e6", linewidth=0.7)
     axes.set_axisbelow(True)
-    _label(
-        figure, axes, [(entry.name + ("" if entry.comparable else " (other tasks)"), _place(entry)) for entry in shown]
-    )
+    why = {
+        entry.name: " (partial)" if entry.partial else "" if entry.comparable else " (other tasks)" for entry in shown
+    }
+    _label(figure, axes, [(entry.name + why[entry.name], _place(entry)) for entry in shown])
     return figure
 
 

@@ -15,10 +15,12 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from tbexp.config.schema import BANDS, STAGES
-from tbexp.reporting import figures, forecast, tables
+from tbexp.config.schema import BANDS
+from tbexp.reporting import endings, figures, forecast, tables
 from tbexp.reporting.page import Section, picture, render
-from tbexp.reporting.run_data import Attempts, Json, RunData, _at, read_run
+from tbexp.reporting.partial import covered, covered_share, is_partial
+from tbexp.reporting.run_data import Json, RunData, _at, read_run
+from tbexp.reporting.table_csv import write_csv
 from tbexp.reporting.task_pages import write_task_pages
 
 MADE_OF = "made_of.sha256"
@@ -50,13 +52,13 @@ def write_report(run_dir: Path) -> Path:
                 _probe,
                 _training,
                 forecast.section_of,
-                _endings,
-                _time,
+                endings.section_of,
+                endings.time_section_of,
             )
         ]
     for section in sections:
         for table in [*section.tables, *section.folded] if section else []:
-            tables.write_csv(table, fresh / "tables")
+            write_csv(table, fresh / "tables")
     pages = write_task_pages(run, fresh)
     html = _render(run, [section for section in sections if section], [("tasks.html", "Every task")] if pages else [])
     (fresh / "report.html").write_text(html, encoding="utf-8")
@@ -87,14 +89,15 @@ def _results(run: RunData, out: Path) -> Section | None:
     policies = tables.summary_policies(run)
     wanted = tables.metrics(run)
     rows = [(m.label, {name: m.of(p) for name, p in policies.items()}) for m in wanted]
-    section.text += [*_partial(run), *_sentences(run), *_paired(run), *_overlap(run)]
+    section.text += [*_sentences(run), *_paired(run), *_overlap(run)]
     more = (tables.certainty_table(run), tables.claims_table(run), tables.verdict_table(run))
     section.tables += [table, *(t for t in more if t)]
     caption = (
         "Share of attempts that pass (pass@1), of tasks that pass at least once, and of tasks that pass every time. "
         "Bars are 95% intervals."
     )
-    section.pictures.append(picture(out, "before_after", caption, lambda: figures.before_after(rows)))
+    labels = tables.labels(run)
+    section.pictures.append(picture(out, "before_after", caption, lambda: figures.before_after(rows, labels)))
     curves = {name: found for name, p in policies.items() if len(found := _curves(p)[0]) > 2}
     if curves:
         lines = {name: _curves(policies[name]) for name in curves}
@@ -102,7 +105,7 @@ def _results(run: RunData, out: Path) -> Section | None:
             "Solid: share of tasks that pass at least once in k attempts (pass@k). Dashed: share that pass k of k. "
             "The wider the gap, the less a single pass says."
         )
-        section.pictures.append(picture(out, "pass_at_k", caption, lambda: figures.repeats(lines)))
+        section.pictures.append(picture(out, "pass_at_k", caption, lambda: figures.repeats(lines, labels)))
     if "US$ per reliable task" in table.columns:
         cautions = [str(c) for p in policies.values() if (c := _at(p, "cost", "caution"))]
         section.text += list(dict.fromkeys(cautions))
@@ -117,7 +120,7 @@ def _topics(run: RunData, out: Path) -> Section | None:
     heat = tables.by_topic(run)
     if heat:
         names, blocks = heat
-        labels = [name.replace("_", " ") for name in names]
+        labels, sides = [name.replace("_", " ") for name in names], tables.labels(run)
         falls = [
             f"{label} ({title} {tables.points(line[2])} points)"
             for title, lines in blocks
@@ -126,7 +129,7 @@ def _topics(run: RunData, out: Path) -> Section | None:
         ]
         section.text.append("Falls: " + "; ".join(falls) + "." if falls else "No topic falls in any of the metrics.")
         caption = "Rates in percent, changes in points. Blue: higher; brown: lower."
-        section.pictures.append(picture(out, "topics", caption, lambda: figures.topics(labels, blocks)))
+        section.pictures.append(picture(out, "topics", caption, lambda: figures.topics(labels, blocks, sides)))
         section.folded, section.tables = section.tables, []
     section.folded = [*section.folded, *tables.group_tables(run)]
     return section
@@ -136,7 +139,7 @@ def _tasks(run: RunData, out: Path) -> Section | None:
     if not _both(run):
         return _strips(run, out)
     before, after = run.policies["base"], run.policies["trained"]
-    found = tables.changes(before, after)
+    found = tables.changes(before, after, tables.size(run))
     size = found.size
     text = (
         f"Tasks that pass {size} of {size}: {len(found.gained)} gained, {len(found.lost)} lost. Tasks that pass at "
@@ -151,7 +154,12 @@ def _tasks(run: RunData, out: Path) -> Section | None:
     )
     section = Section("tasks", "Tasks gained and lost", [text])
     section.pictures.append(
-        picture(out, "strips", caption, lambda: figures.strips({"base": before, "trained": after}, order, marks, size))
+        picture(
+            out,
+            "strips",
+            caption,
+            lambda: figures.strips({"base": before, "trained": after}, order, marks, size, tables.labels(run)),
+        )
     )
     table = tables.change_table(found, before, after)
     if table.rows:
@@ -163,12 +171,14 @@ def _strips(run: RunData, out: Path) -> Section | None:
     """Of one policy, or of several that are not before and after."""
     if not run.policies:
         return None
-    size = max(attempts.size for attempts in run.policies.values())
+    size = max(tables.size(run), *(attempts.size for attempts in run.policies.values()))
     uids = {uid for attempts in run.policies.values() for uid in attempts.outcomes}
     order = sorted(uids, key=lambda uid: (*(-attempts.passed(uid) for attempts in run.policies.values()), uid))
     caption = "Each line is a task, sorted by passes."
     section = Section("tasks", "Every task")
-    section.pictures.append(picture(out, "strips", caption, lambda: figures.strips(run.policies, order, {}, size)))
+    section.pictures.append(
+        picture(out, "strips", caption, lambda: figures.strips(run.policies, order, {}, size, tables.labels(run)))
+    )
     return section
 
 
@@ -282,58 +292,6 @@ def _training(run: RunData, out: Path) -> Section | None:
     return section
 
 
-def _endings(run: RunData, out: Path) -> Section | None:
-    sources = _sources(run)
-    if not sources:
-        return None
-    section = Section("endings", "How attempts end")
-    finish = {
-        name: dict(attempts.finish) for name, attempts in sources.items() if set(attempts.finish) - {"not recorded"}
-    }
-    if finish:
-        caption = "Attempts that have a verdict, by why the conversation ended."
-        section.pictures.append(picture(out, "endings", caption, lambda: figures.shares(finish, "Finish reasons")))
-    table = tables.error_table(sources)
-    if table:
-        section.tables.append(table)
-    else:
-        section.text.append("No attempt ended in a system error.")
-    return section
-
-
-def _time(run: RunData, out: Path) -> Section | None:
-    stages = sorted(run.stage_seconds.items(), key=lambda item: (*STAGES, item[0]).index(item[0]))
-    parts: dict[str, float] = {}
-    for row in run.steps.values():
-        for name, value in row.items():
-            if name.startswith("train/seconds/") and name != "train/seconds/step":
-                part = name.removeprefix("train/seconds/").replace("_", " ")
-                parts[part] = parts.get(part, 0.0) + value
-    sources = _sources(run)
-    if not stages and not parts and not sources:
-        return None
-    section = Section("time", "Where the time went")
-    if stages:
-        caption = f"Wall time, {figures.duration(sum(s for _, s in stages))} in all."
-        section.pictures.append(picture(out, "time_stages", caption, lambda: figures.times(stages, "Stages")))
-        section.folded.append(tables.time_table(stages))
-    else:
-        section.text.append("The stages' wall times are not recorded.")
-    if parts:
-        caption = "Sums over all updates."
-        longest_first = sorted(parts.items(), key=lambda item: -item[1])
-        section.pictures.append(
-            picture(out, "time_training", caption, lambda: figures.times(longest_first, "Inside training"))
-        )
-    for name, attempts in sources.items():
-        section.text.append(
-            f"{name}: {attempts.total:,} attempts took {figures.duration(attempts.seconds)} one by one "
-            f"({figures.duration(attempts.seconds / max(1, attempts.total))} each, many at a time) and "
-            f"{attempts.tokens:,} tokens of the policy."
-        )
-    return section
-
-
 def _sentences(run: RunData) -> list[str]:
     """One sentence per metric: where it went, by how much, how sure."""
     policies = tables.summary_policies(run)
@@ -393,13 +351,11 @@ def _curves(policy: Json) -> tuple[list[tuple[int, Json]], list[tuple[int, Json]
 
 
 def _partial(run: RunData) -> list[str]:
-    found = []
-    for name, figures_ in tables.summary_policies(run).items():
-        coverage = figures_.get("coverage")
-        share = coverage.get("share", coverage.get("value")) if isinstance(coverage, dict) else coverage
-        if isinstance(share, int | float) and share < 1:
-            found.append(f"Partial: {name} has a verdict for {100 * share:.1f}% of its attempts only.")
-    return found
+    return [
+        f"Partial: {name} has a verdict for {100 * share:.1f}% of its attempts only. Covered: {covered(figures_)}."
+        for name, figures_ in tables.summary_policies(run).items()
+        if (share := covered_share(figures_)) is not None and is_partial(figures_)
+    ]
 
 
 def _forecast(run: RunData) -> float | None:
@@ -410,11 +366,6 @@ def _forecast(run: RunData) -> float | None:
             return float(value)
     values = [v for row in run.tasks if row.get("kept") and isinstance(v := row.get("mixed_probability"), int | float)]
     return sum(values) / len(values) if values else None
-
-
-def _sources(run: RunData) -> dict[str, Attempts]:
-    first = {"reference": run.reference, "probe": run.probe}
-    return {name: attempts for name, attempts in first.items() if attempts} | run.policies
 
 
 def _both(run: RunData) -> bool:
@@ -488,7 +439,7 @@ def _render(run: RunData, sections: list[Section], links: list[tuple[str, str]])
         name=str(run.config.get("name") or run.folder.parent.name),
         run=run.folder.name,
         facts=_facts(run),
-        notes=[*run.notes, *_marks(run)],
+        notes=[*_partial(run), *run.notes, *_marks(run)],
         faults=run.faults,
         missing=_missing(run),
         sections=sections,

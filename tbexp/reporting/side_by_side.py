@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tbexp.evaluation import Pairing, TaskCounts, holm, load_published, pair
+from tbexp.reporting.partial import covered, is_partial
 from tbexp.reporting.run_data import Json, RunData, _at, _lines, read_run
 from tbexp.tasks import benchmark_uids
 
@@ -68,6 +69,11 @@ class Side:
     def attempts(self) -> int | None:
         found = _at(self.figures.get(self.policy or ""), "attempts")
         return found if isinstance(found, int) else None
+
+    @property
+    def partial(self) -> str:
+        """What a partial evaluation of the policy that stands for the run covers; else nothing."""
+        return covered(self.figures.get(self.policy or "") or {})
 
     @property
     def pool(self) -> frozenset[str]:
@@ -207,12 +213,15 @@ def _tests(
             pairs.append((i, j, pair(first, second, samples=samples, seed=seed)))
     places = [n for n, (_, _, found) in enumerate(pairs) if found.p is not None]
     adjusted = dict(zip(places, holm([p for n in places if (p := pairs[n][2].p) is not None]), strict=True))
-    return tuple(Tested(i, j, found, adjusted.get(n), tuple(_remarks(found))) for n, (i, j, found) in enumerate(pairs))
+    return tuple(
+        Tested(i, j, found, adjusted.get(n), tuple(_remarks(found, sides[i], sides[j])))
+        for n, (i, j, found) in enumerate(pairs)
+    )
 
 
-def _remarks(found: Pairing) -> list[str]:
+def _remarks(found: Pairing, *sides: Side) -> list[str]:
     """What keeps this pair from being a plain comparison."""
-    remarks = []
+    remarks = [f"{side.letter} is partial: {side.partial}" for side in sides if side.partial]
     if not found.shared:
         remarks.append("no task is shared")
     if found.attempts[0] != found.attempts[1]:
@@ -238,8 +247,12 @@ def _warnings(sides: Sequence[Side], settings: Sequence[tuple[str, tuple[str, ..
             )
         if side.policy is None and policy:
             found.append(f"{side.letter} has no evaluated policy {policy}, so it takes no part in the tests.")
-        if _at(side.figures.get(side.policy or ""), "partial") is True:
-            found.append(f"{side.letter} is partial: some attempts of its evaluation have no verdict.")
+        for name, figures in side.figures.items():
+            if is_partial(figures):
+                found.append(
+                    f"{side.letter} is partial: some attempts of its evaluation have no verdict ({name}: "
+                    f"{covered(figures)})."
+                )
     evaluated = [side for side in runs if side.policy]
     if names := _unlike(evaluated, lambda side: side.policy, lambda policy: f"{policy} policy"):
         found.append(f"Different policies stand for the runs: {names}.")

@@ -1,4 +1,4 @@
-"""The report's tables: their form, their CSV, and what stands in them.
+"""The report's tables: their form, and what stands in them.
 
 Decided here: which comparison is put beside which, and that the best figure of a column is bold. Intervals are taken
 from summary.json, never made here; what is only counted (tasks gained and lost) is counted from the attempts.
@@ -6,16 +6,14 @@ from summary.json, never made here; what is only counted (tasks gained and lost)
 
 from __future__ import annotations
 
-import csv
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tbexp.config.schema import BANDS
 from tbexp.reporting.figures import band_label, duration
+from tbexp.reporting.partial import covered, covered_share, is_partial, marked, whole_tasks
 from tbexp.reporting.run_data import Attempts, Json, RunData, _at
 
 DASH = "–"
@@ -29,6 +27,7 @@ class Cell:
     underlined: bool = False
     value: float | None = None  # of the CSV, where the text is no number that a program reads
     more: tuple[tuple[str, float | bool], ...] = ()  # the note's figures: columns of their own in the CSV
+    named: bool = False  # the text is a name, and keeps its column beside those of `more`
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +60,34 @@ class Metric:
 
 def metrics(run: RunData) -> list[Metric]:
     """pass@1, pass@k and observed k/k, k being the number of attempts."""
-    policies = summary_policies(run)
-    sizes = [int(k) for p in policies.values() for k in (_at(p, "pass_at_k") or {}) if str(k).isdigit()]
-    attempts = [a for p in policies.values() if isinstance(a := p.get("attempts"), int)]
-    size = max([*sizes, *attempts, *(a.size for a in run.policies.values())], default=0)
+    k = max([size(run), *(a.size for a in run.policies.values())])
     return [
         Metric("pass_at_1", "pass@1"),
-        Metric("pass_at_k", f"pass@{size}", str(size)),
-        Metric("observed_all_k", f"{size} of {size}"),
+        Metric("pass_at_k", f"pass@{k}", str(k)),
+        Metric("observed_all_k", f"{k} of {k}"),
     ]
+
+
+def size(run: RunData) -> int:
+    """Attempts per task that the figures are of, also where no task has them all; 0 without figures."""
+    policies = summary_policies(run)
+    sizes = [int(k) for p in policies.values() for k in (_at(p, "pass_at_k") or {}) if str(k).isdigit()]
+    return max([*sizes, *(a for p in policies.values() if isinstance(a := p.get("attempts"), int))], default=0)
+
+
+def labels(run: RunData) -> dict[str, str]:
+    """Policies as figures name them."""
+    return {name: marked(name, figures) for name, figures in summary_policies(run).items()}
+
+
+def policy_cell(name: str, figures: Json, *, bold: bool = False) -> Cell:
+    """A policy's name; of a partial evaluation what it covers, in the CSV its coverage in percent in any case."""
+    partial, share, whole = is_partial(figures), covered_share(figures), whole_tasks(figures)
+    more: list[tuple[str, float | bool]] = [] if share is None else [("coverage", 100 * share)]
+    if partial:
+        more += [] if whole is None else [("complete tasks", whole[0])]
+        more.append(("partial", True))
+    return Cell(name, bold, f"partial: {covered(figures)}" if partial else "", more=tuple(more), named=True)
 
 
 def summary_policies(run: RunData) -> dict[str, Json]:
@@ -94,7 +112,8 @@ def headline(run: RunData) -> Table | None:
     cheapest = min((c for c in costs.values() if isinstance(c, int | float)), default=None)
     rows = []
     for name, figures in policies.items():
-        cells = [Cell(name), Cell(_count(figures.get("tasks"))), Cell(_count(figures.get("clean_attempts")))]
+        cells = [policy_cell(name, figures)]
+        cells += [Cell(_count(figures.get("tasks"))), Cell(_count(figures.get("clean_attempts")))]
         for metric in columns:
             found = metric.of(figures)
             value = found.get("value")
@@ -116,7 +135,9 @@ def headline(run: RunData) -> Table | None:
         rows.append(tuple(cells))
     difference = run.summary.get("difference")
     if isinstance(difference, Mapping) and difference:
-        cells = [Cell("trained − base"), Cell(""), Cell("")]
+        partial = any(is_partial(figures) for figures in policies.values())
+        more = (("partial", True),) if partial else ()
+        cells = [Cell("trained − base", note="partial" if partial else "", more=more, named=True), Cell(""), Cell("")]
         for metric in columns:
             found = metric.of(difference)
             if found.get("value") is None and {"base", "trained"} <= policies.keys():
@@ -169,7 +190,7 @@ def _by_topic(policy: Any) -> Json | None:
 def topic_table(run: RunData) -> Table | None:
     """For one policy alone, or as the CSV of the heat map."""
     policies = {name: found for name, p in summary_policies(run).items() if (found := _by_topic(p))}
-    return _rates_by("topics", "topic", policies, metrics(run)) if policies else None
+    return _rates_by("topics", "topic", policies, run) if policies else None
 
 
 def group_tables(run: RunData) -> list[Table]:
@@ -178,11 +199,12 @@ def group_tables(run: RunData) -> list[Table]:
     for grouping in ("scenario", "tag"):
         policies = {name: by for name, p in summary_policies(run).items() if (by := _at(p, f"by_{grouping}"))}
         if len({label for by in policies.values() for label in by}) > 1:
-            found.append(_rates_by(f"{grouping}s", grouping, policies, metrics(run)))
+            found.append(_rates_by(f"{grouping}s", grouping, policies, run))
     return found
 
 
-def _rates_by(file: str, what: str, policies: Mapping[str, Json], columns: Sequence[Metric]) -> Table:
+def _rates_by(file: str, what: str, policies: Mapping[str, Json], run: RunData) -> Table:
+    columns, shown = metrics(run), [labels(run)[name] for name in policies]
     topics = sorted({topic for by in policies.values() for topic in by})
     rows = []
     for topic in topics:
@@ -193,7 +215,7 @@ def _rates_by(file: str, what: str, policies: Mapping[str, Json], columns: Seque
             leads = len({v for v in values if v is not None}) > 1
             cells += [Cell(percent(v), leads and v == top, value=hundred(v)) for v in values]
         rows.append(tuple(cells))
-    names = [what, *(f"{m.label} {name}" for m in columns for name in policies)]
+    names = [what, *(f"{m.label} {name}" for m in columns for name in shown)]
     return Table(file, f"Rates by {what}, in percent", tuple(names), tuple(rows))
 
 
@@ -209,8 +231,8 @@ class Changes:
     dropped: tuple[str, ...]
 
 
-def changes(before: Attempts, after: Attempts) -> Changes:
-    size = max(before.size, after.size)
+def changes(before: Attempts, after: Attempts, size: int = 0) -> Changes:
+    size = max(size, before.size, after.size)
     both = [u for u in sorted(before.outcomes) if before.clean(u) == after.clean(u) == size]
     was = {u: before.passed(u) for u in both}
     now = {u: after.passed(u) for u in both}
@@ -313,7 +335,8 @@ def certainty_table(run: RunData) -> Table | None:
                 continue
             fixed = {"low": found["fixed_low"], "high": found["fixed_high"]}
             least = found.get("task_rate_lower_bound")
-            cells = [Cell(name), Cell(label), Cell(percent(found.get("value")), value=hundred(found.get("value")))]
+            cells = [policy_cell(name, figures), Cell(label)]
+            cells.append(Cell(percent(found.get("value")), value=hundred(found.get("value"))))
             cells += [Cell(interval(part) or DASH, more=bounds(part)) for part in (found, fixed)]
             cells.append(Cell("" if least is None else percent(least), value=hundred(least)))
             rows.append(tuple(cells))
@@ -333,7 +356,7 @@ def claims_table(run: RunData) -> Table | None:
         found = _at(figures, "claimed_success")
         if not isinstance(found, Mapping) or found.get("share") is None:
             continue
-        cells = [Cell(name), *(Cell(_count(found.get(key))) for key in ("attempts", "failed"))]
+        cells = [policy_cell(name, figures), *(Cell(_count(found.get(key))) for key in ("attempts", "failed"))]
         for key in ("share", "share_of_claims"):
             part = {side: found.get(f"{key}_{side}") for side in ("low", "high")}
             value = found.get(key)
@@ -356,7 +379,8 @@ def verdict_table(run: RunData) -> Table | None:
         if judged is None and not any(isinstance(part, Mapping) for part in tries):
             continue
         code = None if judged is None else 1 - judged
-        cells = [Cell(name), *(Cell(percent(share), value=hundred(share)) for share in (code, judged))]
+        cells = [policy_cell(name, figures)]
+        cells += [Cell(percent(share), value=hundred(share)) for share in (code, judged)]
         for part in tries:
             rate, count = _at(part, "pass_rate"), _at(part, "attempts")
             note = "" if count is None else counted(count, "attempt")
@@ -365,47 +389,6 @@ def verdict_table(run: RunData) -> Table | None:
     columns = ("policy", "verdicts by code", "verdicts by the judge", "pass rate, first try", "pass rate, retried")
     caption = "Verdicts, in percent; retried: a system error came first"
     return Table("verdicts", caption, columns, tuple(rows)) if rows else None
-
-
-def write_csv(table: Table, folder: Path) -> None:
-    """Numbers as a program reads them; a note's figures (low, high, derived) in columns of their own, which take the
-    place of a text that only says the same.
-    """
-    parts: list[tuple[bool, list[str]]] = []  # of each column whether it has one, and the further ones of its cells
-    for place in range(len(table.columns)):
-        cells = [row[place] for row in table.rows]
-        found = list(dict.fromkeys(name for cell in cells for name, _ in cell.more))
-        found += ["note"] if any(cell.note and not cell.more for cell in cells) else []
-        own = not found or any(cell.text != DASH and (cell.value is not None or not cell.more) for cell in cells)
-        parts.append((own, found))
-    with (folder / f"{table.name}.csv").open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(
-            each
-            for column, (own, names) in zip(table.columns, parts, strict=True)
-            for each in (*([column] if own else []), *(f"{column}, {name}" for name in names))
-        )
-        for row in table.rows:
-            line: list[Any] = []
-            for cell, (own, names) in zip(row, parts, strict=True):
-                told = {"note": cell.note} if cell.note and not cell.more else {}
-                told |= {name: plain_number(value) for name, value in cell.more}
-                line += [*([plain(cell)] if own else []), *(told.get(name, "") for name in names)]
-            writer.writerow(line)
-
-
-def plain(cell: Cell) -> str:
-    """A cell's text for a program: a number without separators and signs of people, nothing where none is known."""
-    if cell.value is not None:
-        return plain_number(cell.value)
-    text = cell.text
-    if re.fullmatch(r"[+−-]?\d{1,3}(,\d{3})*(\.\d+)?|[+−-]?\d+(\.\d+)?", text):
-        return text.replace(",", "").replace("−", "-").lstrip("+")
-    return {DASH: "", "∞": "inf"}.get(text, text)
-
-
-def plain_number(value: float | bool) -> str:
-    return str(value).lower() if isinstance(value, bool) else f"{value:.10g}"
 
 
 def hundred(value: float | None) -> float | None:

@@ -1,9 +1,9 @@
 """What a run reported, on local disk first.
 
-Decided here: the form of `metrics.jsonl`, `artifacts.jsonl` and `models.jsonl` in the run's tracking folder, and how
-`mlflow_run.json` remembers how far the tracker has them. A row is on disk before anything is sent; the offset moves
-only after the tracker has accepted what lies before it. So a row is sent at least once. It shows once all the same:
-MLflow's databases key values by name, step, time and value, and a row that is sent again is the same row.
+Decided here: the form of `metrics.jsonl`, `tags.jsonl`, `artifacts.jsonl` and `models.jsonl` in the run's tracking
+folder, and how `mlflow_run.json` remembers how far the tracker has them. A row is on disk before anything is sent; the
+offset moves only after the tracker has accepted what lies before it. So a row is sent at least once. It shows once all
+the same: MLflow's databases key values by name, step, time and value, and a row that is sent again is the same row.
 """
 
 from __future__ import annotations

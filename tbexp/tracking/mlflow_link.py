@@ -86,6 +86,15 @@ class Link:
                         raise
                     log.warning("MLflow refused %s = %s: %s", metric.key, metric.value, refusal)
 
+    def tags(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """The last value of each name."""
+        from mlflow.entities import RunTag
+
+        last = {row["name"]: row["value"] for row in rows if row.keys() >= {"name", "value"}}
+        for start in range(0, len(last), PARAM_BATCH):
+            part = list(last.items())[start : start + PARAM_BATCH]
+            self.client.log_batch(self.run_id, tags=[RunTag(*each) for each in part])
+
     def artifact(self, path: Path, folder: str | None) -> None:
         if path.is_dir():
             self.client.log_artifacts(self.run_id, str(path), folder)

@@ -27,7 +27,7 @@ from tbexp.tracking.journal import Journal, Sent, read_sent, write_sent
 from tbexp.tracking.mlflow_link import BATCH, FIRST_USE_SECONDS, Link, Wanted, connect, way_out
 from tbexp.tracking.registry import register
 
-JOURNALS = ("metrics", "artifacts", "models")
+JOURNALS = ("metrics", "tags", "artifacts", "models")
 EVERY_SECONDS = 2.0  # between two batches
 LONGEST_PAUSE = 60.0  # between two tries during an outage
 UPLOAD_SECONDS = 6 * 3600.0  # that the end of a run waits for weights that are being copied
@@ -89,6 +89,8 @@ class Run:
         self.failed = False  # set it to have a run that raised nothing end as FAILED
         self._metrics = Journal(folder / "metrics.jsonl")
         self._told = {(row["name"], row["step"]): row["value"] for row in self._metrics.rows()}
+        self._tags = Journal(folder / "tags.jsonl")
+        self._tagged = {row["name"]: row["value"] for row in self._tags.rows()}
         self._artifacts = Journal(folder / "artifacts.jsonl")
         self._models = Journal(folder / "models.jsonl")
         self._sender: _Sender | None = None
@@ -103,6 +105,12 @@ class Run:
         fresh = [(name, value) for name, value in told if self._told.get((name, step)) != value]
         self._told |= {(name, step): value for name, value in fresh}
         self._metrics.append({"name": name, "value": value, "step": int(step), "time": now} for name, value in fresh)
+
+    def tag(self, name: str, value: str) -> None:
+        """A text that is told of the run as it is now; it takes the place of an earlier one."""
+        if self._tagged.get(name) != value:
+            self._tagged[name] = value
+            self._tags.append([{"name": name, "value": value}])
 
     def artifact(self, path: Path | str, folder: str | None = None) -> None:
         """A file or folder that MLflow is to keep, under `folder` there. It is copied later: leave it where it is."""
@@ -119,7 +127,7 @@ class Run:
 
     def close(self) -> None:
         """Closes the files."""
-        for journal in (self._metrics, self._artifacts, self._models):
+        for journal in (self._metrics, self._tags, self._artifacts, self._models):
             journal.close()
 
     @property
@@ -144,10 +152,10 @@ def open_run(
 ) -> Iterator[Run]:
     """Opens the run of `run_key`, continuing it if the tracker or `folder` knows it.
 
-    folder: of this run alone; gets metrics.jsonl, artifacts.jsonl, models.jsonl, params/ and mlflow_run.json. patience:
-    seconds to wait at the end for a tracker that takes nothing more; a local database may take longer to be opened. The
-    run ends as FINISHED, after an interrupt as KILLED, else as FAILED. Raises UserError for a tracker that can't be
-    used, and nothing for one that does not answer.
+    folder: of this run alone; gets metrics.jsonl, tags.jsonl, artifacts.jsonl, models.jsonl, params/ and
+    mlflow_run.json. patience: seconds to wait at the end for a tracker that takes nothing more; a local database may
+    take longer to be opened. The run ends as FINISHED, after an interrupt as KILLED, else as FAILED. Raises UserError
+    for a tracker that can't be used, and nothing for one that does not answer.
     """
     if not re.fullmatch(r"[\w.:/-]+", run_key, flags=re.ASCII):
         raise ValueError(f"run_key {run_key!r} has characters that a search for it could not hold")
@@ -271,6 +279,9 @@ class _Sender:
         while rows := self._next("metrics", self._run._metrics, BATCH):
             self._link.metrics(rows[0])
             self._keep("metrics", rows[1])
+        while rows := self._next("tags", self._run._tags, BATCH):
+            self._link.tags(rows[0])
+            self._keep("tags", rows[1])
         while rows := self._next("artifacts", self._run._artifacts, 1):
             for row in rows[0]:
                 self._link.artifact(Path(row["path"]), row["folder"])

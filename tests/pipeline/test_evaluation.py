@@ -64,6 +64,30 @@ def test_partial_figures_are_told_as_such_also_where_a_domain_has_no_complete_ta
     rows = summary["policies"]["rows"]
     assert rows["partial"] is True and rows["by_domain"]["swap"]["observed_all_k"]["value"] is None
     assert "Partial: rows has a verdict for 95.3% of its attempts only." in Path("run/report/report.html").read_text()
+    assert "claimed, not done" in said and "rows (partial) 33.3%" in said
+    with Path("run/evaluate/groups.csv").open() as file:
+        lines = {line["group"]: line for line in csv.DictReader(file)}
+    assert (lines["swap"]["partial"], float(lines["swap"]["coverage"])) == ("true", 0.75)
+    assert (lines["deposit"]["partial"], float(lines["deposit"]["coverage"])) == ("false", 1.0)
+    assert (lines["rental_desk"]["partial"], float(lines["rental_desk"]["coverage"])) == ("true", 183 / 192)
+    tags = [json.loads(line) for line in Path("run/tracking/tags.jsonl").read_text().splitlines()]
+    assert tags == [
+        {"name": "tbexp.partial", "value": "rows: 183 of 192 attempts (95.3%), 39 of 48 tasks have all 4"},
+    ]
+    metrics = {
+        row["name"]: row["value"]
+        for row in map(json.loads, Path("run/tracking/metrics.jsonl").read_text().splitlines())
+    }
+    assert (metrics["eval/partial"], metrics["eval/complete_tasks"]) == (1.0, 39)
+
+
+def test_complete_figures_are_told_to_a_tracker_as_such_also_after_partial_ones(evaluate: Evaluate) -> None:
+    partial = rows_of(4)[1:]
+    assert evaluate(partial, "evaluation.allow_partial=true", "prices.models={tiny:{attempt:1.0}}")[0] == 0
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows_of(4)))
+    assert main(["stages=[evaluate]", "evaluation.rows=[rows.jsonl]", "hydra.run.dir=run", "force=[evaluate]"]) == 0
+    last = json.loads(Path("run/tracking/tags.jsonl").read_text().splitlines()[-1])
+    assert last == {"name": "tbexp.partial", "value": "no"}
 
 
 def test_more_attempts_asked_for_than_any_task_has_leave_the_figures_of_all_attempts_unknown(

@@ -104,6 +104,20 @@ def test_what_fails_leaves_the_others_alone_and_stands_in_the_table(tmp_path: Pa
     assert "1,200" in shown and "75.0%" in shown and "no servers at all" in shown and "pass@1" not in shown
 
 
+def test_a_partial_evaluation_is_marked_in_the_table_of_a_sweep(tmp_path: Path) -> None:
+    def run_job(number: int, place: InSweep) -> Ending:
+        file = tmp_path / f"seed{number + 1}-abc" / "evaluate" / "summary.json"
+        file.parent.mkdir(parents=True)
+        policies = {"base": {"coverage": {"share": 1.0}}, "trained": {"coverage": {"share": 1.0 - number / 4}}}
+        difference = {"pass_at_1": {"value": 0.25, "low": 0.125, "high": 0.5}}
+        file.write_text(json.dumps({"policies": policies, "difference": difference}))
+        return Ending(DONE)
+
+    _, rows, shown = sweep(tmp_path / "sweep", jobs(tmp_path, *THREE[:2]), run_job)
+    assert [row["coverage"] for row in rows] == ["1.0", "0.75"]
+    assert shown.count("+25.0 [+12.5, +50.0]") == 2 and shown.count("(partial, 75.0%)") == 1
+
+
 def test_an_interrupt_ends_the_sweep_and_the_table_tells_what_never_ran(tmp_path: Path) -> None:
     def run_job(number: int, place: InSweep) -> Ending:
         if number == 1:

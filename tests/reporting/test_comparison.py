@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import shutil
 from collections.abc import Callable
@@ -15,6 +16,8 @@ import pytest
 import yaml
 
 from tbexp.evaluation import TaskCounts
+from tbexp.pipeline.comparing import say
+from tbexp.pipeline.progress import Progress
 from tbexp.reporting.comparison import write_comparison
 from tbexp.reporting.side_by_side import (
     Comparison,
@@ -200,6 +203,40 @@ def test_what_must_not_be_compared_is_told(folders: list[Path], case: str, words
         assert found.tests[0].found.every is None and "not compared" in found.tests[0].remarks[0]
     if case == "tasks":
         assert "1 tasks of the first alone" in found.tests[0].remarks[0]
+
+
+def test_a_partial_run_is_marked_with_its_coverage_in_every_table_and_figure(tmp_path: Path, build_run: Build) -> None:
+    runs = [build_run(tmp_path / name, ("evaluate",), held_out=12, n=4, missing=k) for name, k in (("a", 0), ("b", 3))]
+    for run, k in zip(runs, (0, 3), strict=True):  # as the pipeline writes it
+        summary = json.loads((run / "evaluate/summary.json").read_text())["policies"]
+        lines = [
+            {"uid": uid, "policies": {name: {"clean": 4 - (n < k and name == "trained"), "passed": passed[0]}}}
+            for name in ("trained",)
+            for n, (uid, passed) in enumerate(summary[name]["passed_by_task"].items())
+        ]
+        (run / "evaluate/tasks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = compared([read(run) for run in runs])
+    covered = "45 of 48 attempts (93.8%), 9 of 12 tasks have all 4"
+    assert [warning for warning in found.warnings if "partial" in warning] == [
+        f"B is partial: some attempts of its evaluation have no verdict (trained: {covered})."
+    ]
+    html = write_comparison(found, tmp_path / "result", title="t").read_text()
+    assert f"<small>partial: {covered}</small>" in html and f"B is partial: {covered}" in html
+    made = json.loads((tmp_path / "result/comparison.json").read_text())
+    assert made["tests"][0]["partial"] is True
+    assert made["runs"][1]["figures"]["trained"]["partial"] is True
+    assert made["runs"][1]["figures"]["trained"]["coverage"]["share"] == 0.9375
+    rows = {(r["run"][0], r["policy"]): r for r in csv.DictReader((tmp_path / "result/tables/results.csv").open())}
+    assert (rows["B", "trained"]["policy, partial"], rows["B", "trained"]["policy, coverage"]) == ("true", "93.75")
+    assert (rows["A", "trained"]["policy, partial"], rows["A", "trained"]["policy, coverage"]) == ("", "100")
+    assert "B trained (partial)" in (tmp_path / "result/tables/tasks.csv").read_text().splitlines()[0]
+    for name, marks in (("results", "(partial)"), ("tests", "(partial)"), ("tasks", "of 4 *")):
+        assert marks in (tmp_path / f"result/figures/{name}.svg").read_text(), name
+    stream = io.StringIO()
+    with Progress(stream) as progress:
+        say(found, tmp_path / "result/comparison.html", progress)
+    said = " ".join(stream.getvalue().split())
+    assert "B − A (partial)" in said and "B b (partial)" in said and covered in said
 
 
 def test_of_many_runs_each_is_tested_against_the_baseline_or_each_pair(folders: list[Path]) -> None:

@@ -251,6 +251,50 @@ def test_a_partial_evaluation_is_called_partial(tmp_path: Path) -> None:
     assert "Partial: trained has a verdict for 75.0% of its attempts only." in write_report(tmp_path).read_text()
 
 
+PARTIAL_TABLES = ("headline", "certainty", "claims", "verdicts")
+
+
+def test_a_partial_evaluation_is_marked_with_its_coverage_wherever_its_figures_stand(
+    tmp_path: Path, build_run: Build
+) -> None:
+    run = build_run(tmp_path / "run", ("evaluate",), held_out=12, n=4, missing=3)
+    html = write_report(run).read_text()
+    covered = "45 of 48 attempts (93.8%), 9 of 12 tasks have all 4"
+    assert f"Partial: trained has a verdict for 93.8% of its attempts only. Covered: {covered}." in html
+    assert html.count(f"<small>partial: {covered}</small>") == 5  # the headline, its three tables beside it, certainty
+    for name in PARTIAL_TABLES:
+        lines = list(csv.DictReader((run / f"report/tables/{name}.csv").open()))
+        whole, part = (next(line for line in lines if line["policy"] == who) for who in ("base", "trained"))
+        assert (float(whole["policy, coverage"]), whole["policy, partial"]) == (100.0, "")
+        assert (float(part["policy, coverage"]), part["policy, partial"]) == (93.75, "true")
+        assert part["policy, complete tasks"] == "9"
+    last = list(csv.DictReader((run / "report/tables/headline.csv").open()))[-1]
+    assert (last["policy"], last["policy, partial"]) == ("trained − base", "true")
+    assert "pass@1 trained (partial)" in (run / "report/tables/topics.csv").read_text().splitlines()[0]
+    for line in csv.DictReader((run / "report/tables/publication_1.csv").open()):
+        assert ("partial: " + covered in line["model, note"]) == (line["model"] == "trained")
+    for name in ("before_after", "pass_at_k", "topics", "strips", "cost", "endings"):
+        drawn = (run / f"report/figures/{name}.svg").read_text()
+        assert drawn.count("partial)") >= 1, name
+    assert "of 4, passed" not in html and "4 of 4" in html
+
+
+def test_a_complete_evaluation_is_nowhere_called_partial(full: Path) -> None:
+    assert "artial" not in Page((full / "report/report.html").read_text()).text
+    for file in [*(full / "report/tables").iterdir(), *(full / "report/figures").glob("*.svg")]:
+        assert "artial" not in file.read_text(), file.name
+
+
+def test_where_no_task_has_all_attempts_none_is_said_to_pass_every_time(tmp_path: Path, build_run: Build) -> None:
+    run = build_run(tmp_path / "run", ("evaluate",), held_out=6, n=4, missing=6)
+    for policy in ("base", "trained"):  # nor is there a row that would tell how many were wanted
+        file = run / f"evaluate/{policy}/attempts.jsonl"
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        write_lines(file, [row for row in rows if row["attempt"] < 3])
+    text = " ".join(Page(write_report(run).read_text()).text.split())
+    assert "Tasks that pass 4 of 4: 0 gained, 0 lost" in text and "3 of 3" not in text
+
+
 def test_figures_made_with_the_embedded_search_are_marked(tmp_path: Path) -> None:
     policy = {"base": {"tasks": 1, "attempts": 1, "pass_at_1": {"value": 1.0}, "search": "embedded"}}
     (tmp_path / "evaluate").mkdir()

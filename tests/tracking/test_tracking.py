@@ -226,6 +226,8 @@ def test_a_run_is_continued_with_changed_params_and_holds_no_secret(
         ) as run:
             run.metric("train/reward_mean", 0.25 * round_, step=round_)
             run.metric("strange", float("inf"), step=round_)
+            run.tag("tbexp.partial", "rows: 3 of 4 attempts" if round_ == 1 else "no")
+            run.tag("tbexp.same", "yes")
             (tmp_path / "report.html").write_text("<p>report</p>")
             run.artifact(tmp_path / "report.html")
             ids.append(run.run_id)
@@ -244,6 +246,8 @@ def test_a_run_is_continued_with_changed_params_and_holds_no_secret(
     tags = dict(rows_of(database, "select key, value from tags"))
     assert tags["tbexp.changed.steps"] == "20"
     assert tags["tbexp.run_key"] == "key-1"
+    assert (tags["tbexp.partial"], tags["tbexp.same"]) == ("no", "yes")
+    assert len((tmp_path / "run/tags.jsonl").read_text().splitlines()) == 3  # what is told again is kept once
     kept = {path.name for path in (tmp_path / "mlflow-artifacts").rglob("*") if path.is_file()}
     assert kept == {"report.html", "long.txt"}
     assert not (tmp_path / "mlruns").exists()
