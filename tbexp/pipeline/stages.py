@@ -29,6 +29,7 @@ from tbexp.pipeline.overlap import audit
 from tbexp.pipeline.preflight import template_problems
 from tbexp.pipeline.probing import REFERENCE, probe, probe_counts, probed_rows, reference_counts, screened
 from tbexp.pipeline.sharing import Campaign, attempts_in, with_failed_tries
+from tbexp.pipeline.since import note_changes
 from tbexp.pipeline.wanted import FixedNumber
 from tbexp.tasks import Task, benchmark_uids, is_benchmark, refuse_benchmark
 
@@ -243,6 +244,7 @@ def train(run: Context) -> None:
             "model": identity.digest([folder.name, result.step, steps]),
             "validation_pass_rate": result.validation_pass_rate,
             "skipped": list(result.skipped),
+            "tasks": identity.tasks_digest([*train_tasks, *validation_tasks]),
         }
         write_json(folder / f"result-{steps}.json", done)
         bar.done(f"step {result.step} validated best")
@@ -332,6 +334,8 @@ def report(run: Context) -> None:
     """One HTML file of whatever this run has."""
     from tbexp.reporting import is_current, write_report
 
+    for sentence in note_changes(run):
+        log.warning("report: %s", sentence)
     if is_current(run.run_dir):
         run.progress.say("report: finished before, nothing to do")
         return

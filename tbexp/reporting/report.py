@@ -439,7 +439,7 @@ def _render(run: RunData, sections: list[Section], links: list[tuple[str, str]])
         name=str(run.config.get("name") or run.folder.parent.name),
         run=run.folder.name,
         facts=_facts(run),
-        notes=[*_partial(run), *run.notes, *_marks(run)],
+        notes=[*run.changed, *_partial(run), *run.notes, *_marks(run)],
         faults=run.faults,
         missing=_missing(run),
         sections=sections,

@@ -63,6 +63,7 @@ class RunData:
     probe: Attempts | None
     policies: dict[str, Attempts]  # evaluated ones; base before trained
     faults: list[str] = field(default_factory=list)  # what could not be read
+    changed: list[str] = field(default_factory=list)  # which results are of tasks that have changed since
 
     @property
     def edges(self) -> dict[str, float]:
@@ -123,6 +124,7 @@ def read_run(folder: Path) -> RunData:
             for name in sorted(policies, key=lambda n: (n not in order, order.index(n) if n in order else 0, n))
         },
         faults=faults,
+        changed=_texts(folder / "changed_since.json", faults),
     )
 
 
@@ -258,6 +260,11 @@ def _json(file: Path, faults: list[str]) -> Json:
         faults.append(f"{file.parent.name}/{file.name} can't be read: {error}")
         return {}
     return row if isinstance(row, dict) else {"value": row}
+
+
+def _texts(file: Path, faults: list[str]) -> list[str]:
+    found = _json(file, faults).get("value")
+    return [str(text) for text in found] if isinstance(found, list) else []
 
 
 def _yaml(file: Path, faults: list[str]) -> tuple[str, Json]:

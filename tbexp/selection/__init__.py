@@ -9,7 +9,7 @@ from tbexp.selection.adaptive import StoppingRule, compare_with_full, decided
 from tbexp.selection.forecast import Forecast, forecast, mixed_probability
 from tbexp.selection.posterior import BANDS, Posterior, edges_of, posterior, probability_above
 from tbexp.selection.prefix import Prefix, Spend, confidence_of, prefix_of, task_prefix
-from tbexp.selection.select import Selection, TaskRow, read_exclusions, select, unsolved
+from tbexp.selection.select import Selection, TaskRow, content_digest, read_exclusions, select, unsolved
 from tbexp.selection.split import split
 from tbexp.selection.write import read_tasks, write_selection
 
@@ -24,6 +24,7 @@ __all__ = [
     "TaskRow",
     "compare_with_full",
     "confidence_of",
+    "content_digest",
     "decided",
     "edges_of",
     "forecast",

@@ -184,9 +184,14 @@ def select(
             **({} if reference is None else {"reference": reference.digest()}),
             "excluded": _digest(sorted(excluded)),
             "benchmark": _digest(sorted(benchmark)),
-            "content_hashes": _digest(sorted((uid, hashes[uid]) for uid in counts.uids if uid in hashes)),
+            "content_hashes": content_digest({uid: hashes[uid] for uid in counts.uids if uid in hashes}),
         },
     )
+
+
+def content_digest(hashes: Mapping[str, str]) -> str:
+    """What a selection's manifest knows the content of its tasks by. hashes: {uid: hash}."""
+    return _digest(sorted(hashes.items()))
 
 
 def read_exclusions(spec: str | Path | Iterable[str]) -> frozenset[str]:

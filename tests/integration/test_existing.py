@@ -11,8 +11,9 @@ import yaml
 
 from tbexp.app import main
 from tbexp.attempts import AttemptRow, AttemptStore
+from tbexp.pipeline.identity import tasks_digest
 from tbexp.samples import data_root
-from tbexp.tasks import load_tasks
+from tbexp.tasks import load_tasks, read_selectors
 
 POOL = ["stages=[select]", "probe.rows=[rows.jsonl]", "tracking=none", "hydra.run.dir=run"]
 HELD_OUT = ["extend.py:test_extend_1", "extend.py:test_extend_2"]
@@ -71,6 +72,47 @@ def test_what_decides_results_that_are_there_is_refused_key_by_key(capsys: pytes
     assert {path: path.read_bytes() for path in Path("run").rglob("*.yaml")} == kept
     assert main([*POOL, "selection.min_clean=3", "force=[select]"]) == 0  # made again, so nothing is mixed
     assert settings()["selection"]["min_clean"] == 3  # type: ignore[index]
+
+
+def test_figures_of_tasks_whose_checks_have_changed_since_are_not_reported_as_those_of_today(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shutil.copytree(Path(__file__).parent / "data" / "garden", "garden")
+    uids = yaml.safe_load(Path("garden/releases/candidates.yaml").read_text())
+    half, rest = uids[:4], uids[4:]
+    lines(Path("e.jsonl"), [(uid, k < 2) for uid in half for k in range(4)])
+    lines(Path("rows.jsonl"), [(uid, k < n) for n, uid in enumerate(rest) for k in range(8)])
+    words = ["tasks=folder", "tasks.root=garden", f"tasks.held_out=[{','.join(half)}]", "probe.rows=[rows.jsonl]"]
+    words += [f"tasks.candidates=[{','.join(rest)}]", "evaluation.rows=[e.jsonl]", "evaluation.attempts=4"]
+    words += ["tracking=none", "hydra.run.dir=run"]
+    assert main(["stages=[select,evaluate]", *words]) == 0
+    checks, report = Path("garden/dataset/test_case/garden.py"), Path("run/report/report.html")
+    before = checks.read_text()
+    changed = before.replace('"rows": 3', '"rows": 4')
+    assert changed != before and "garden.py:test_beans" in half
+    checks.write_text(changed)
+    trained = Path("run/train/result.json")  # on the pool as it is now
+    pool = [uid for name in ("train", "validation") for uid in read_selectors(Path(f"run/select/{name}.yaml"))]
+    digest = tasks_digest(load_tasks(Path("garden"), "agent", pool))
+    trained.parent.mkdir()
+    trained.write_text(json.dumps({"chosen_step": 1, "tasks": digest}))
+    capsys.readouterr()
+    assert main(["stages=[report]", "hydra.run.dir=run"]) == 0
+    told = "Before a change: 1 of 4 evaluated tasks or their checks have changed since these figures were made"
+    assert told in report.read_text() and "(garden.py:test_beans)" in report.read_text()
+    assert told in " ".join(capsys.readouterr().err.split()) and "pool was chosen" not in report.read_text()
+    assert "the training was on" not in report.read_text()
+    checks.write_text(before.replace("query: Water", "query: Please water"))
+    assert main(["stages=[report]", "hydra.run.dir=run"]) == 0
+    assert "candidates or their checks have changed since the pool was chosen" in report.read_text()
+    assert "the training was on another pool, or on tasks that have changed since" in report.read_text()
+    assert told not in report.read_text()
+    checks.write_text("def (")  # what cannot be read says nothing, and the report is made all the same
+    assert main(["stages=[report]", "hydra.run.dir=run"]) == 0
+    assert "Before a change" not in report.read_text()
+    checks.write_text(changed)
+    assert main(["stages=[select,evaluate,report]", *words]) == 0
+    assert "Before a change" not in report.read_text() and "100.0" in report.read_text()
 
 
 def test_a_folder_without_results_is_no_run_yet(capsys: pytest.CaptureFixture[str]) -> None:
