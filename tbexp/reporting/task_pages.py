@@ -7,6 +7,7 @@ first; of the others the page says where they stand. All text of models, users a
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from tbexp.reporting.run_data import Json, RunData, _at, _attempt_rows, _lines
 
 BUDGET = 1_000_000  # characters of conversations on a page
 LONGEST = 8_000  # characters of one message that are shown
+GROUPS = "train/verl/groups.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +119,27 @@ def write_task_pages(run: RunData, folder: Path) -> list[Path]:
     return [index, *made]
 
 
+def places_of(run: RunData) -> list[tuple[str, Path]]:
+    """(name, folder) of the stores that there may be."""
+    evaluated = run.folder / "evaluate"
+    found = sorted(path for path in evaluated.iterdir() if path.is_dir()) if evaluated.is_dir() else []
+    places = [("reference", run.folder / "reference"), ("probe", run.folder / "probe")]
+    return places + [(path.name, path) for path in found]
+
+
+def files_of_pages(run: RunData) -> list[tuple[Path, os.stat_result]]:
+    """What pages are made of besides what `read_run` reads: attempts with their trajectories, and training's groups."""
+    files = [run.folder / GROUPS]
+    for _, folder in places_of(run):
+        files += [file for pattern in ("attempts*.jsonl", "trajectories*.jsonl") for file in folder.glob(pattern)]
+    return [(file.relative_to(run.folder), file.stat()) for file in sorted(files) if file.is_file()]
+
+
 def read_stores(run: RunData) -> list[Store]:
     """The reference's attempts, the probe's, and those of each evaluated policy, base before trained."""
-    evaluated = run.folder / "evaluate"
-    places = [("reference", run.folder / "reference"), ("probe", run.folder / "probe")]
-    found = sorted(path for path in evaluated.iterdir() if path.is_dir()) if evaluated.is_dir() else []
-    places += [(path.name, path) for path in found]
     limit = _at(run.config, "evaluation", "attempts")
     stores = []
-    for name, folder in places:
+    for name, folder in places_of(run):
         rows: dict[str, dict[int, Json]] = {}
         for row in _attempt_rows(folder, []):
             uid, number = row.get("uid"), row.get("attempt")
@@ -144,7 +158,7 @@ def read_stores(run: RunData) -> list[Store]:
 def training_groups(run: RunData) -> dict[str, list[Json]]:
     """{uid: groups}, each {step, draw, kind, used, rewards, advantages}; of a repeated update the last."""
     steps: dict[tuple[int, int], Json] = {}
-    for row in _lines(run.folder / "train" / "verl" / "groups.jsonl", []):
+    for row in _lines(run.folder / GROUPS, []):
         if isinstance(row.get("step"), int) and isinstance(row.get("rewards"), list):
             steps[row["step"], int(row.get("draw") or 0)] = row
     by_std = _at(run.config, "training", "normalise_by_std") is not False

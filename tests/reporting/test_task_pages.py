@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tbexp.attempts import AttemptRow, AttemptStore
-from tbexp.reporting import task_pages, write_report
+from tbexp.reporting import is_current, task_pages, write_report
 from tbexp.reporting.clusters import against, clusters, done
 from tbexp.reporting.task_pages import advantages, page_names
 
@@ -61,6 +61,30 @@ def test_a_page_says_that_fifteen_of_twenty_changed_without_approval(run: Path) 
     assert "+ desk.changes.rentals.R1.machine = &#34;M9&#34;" in text
     assert "− desk.changes.approvals.A-1.state" in text
     assert "1 groups, 1 of them trained on" in text and "+0.71 -0.71" in text
+
+
+@pytest.mark.parametrize(
+    "name", ["evaluate/base/trajectories.jsonl", "evaluate/trained/trajectories.jsonl", "train/verl/groups.jsonl"]
+)
+def test_a_report_is_made_again_when_what_its_pages_are_made_of_is_gone_or_restored(run: Path, name: str) -> None:
+    write_report(run)
+    pages = page_of(run)
+    assert is_current(run)
+    kept = run / "kept"
+    (run / name).rename(kept)
+    assert not is_current(run)
+    write_report(run)
+    assert page_of(run) != pages and is_current(run)
+    kept.rename(run / name)
+    assert not is_current(run)
+    write_report(run)
+    assert page_of(run) == pages and is_current(run)
+    (run / "report/report.html").unlink()
+    assert not is_current(run)
+
+
+def page_of(run: Path) -> str:
+    return next((run / "report/tasks").iterdir()).read_text()
 
 
 def test_what_models_and_tasks_say_is_never_interpreted(run: Path) -> None:
