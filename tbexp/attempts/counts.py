@@ -302,7 +302,7 @@ def _batches(path: Path, problems: _Problems, size: int = 1 << 14) -> Iterator[t
             for line in lines:
                 number += 1
                 try:
-                    text = line.decode()
+                    text = line.decode() if number > 1 else line.decode("utf-8-sig")  # editors and exports mark UTF-8
                     try:
                         value, end = scan(text, 0)
                     except StopIteration:

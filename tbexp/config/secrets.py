@@ -54,7 +54,7 @@ def read_secrets(file: Path) -> dict[str, str]:
     """NAME=value lines of a file that only its owner can read. Raises UserError, which never shows a value."""
     key = "launcher.secrets_file"
     try:
-        mode, lines = file.stat().st_mode, file.read_text(encoding="utf-8").splitlines()
+        mode, lines = file.stat().st_mode, file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
         raise UserError(Problem(f"{file} cannot be read: {type(error).__name__}", key)) from None
     if mode & 0o077:

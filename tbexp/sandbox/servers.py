@@ -77,7 +77,7 @@ def read_servers(
     """
     file = Path(file)
     try:
-        root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        root = yaml.compose(file.read_text(encoding="utf-8-sig"), Loader=yaml.SafeLoader)
     except OSError as error:
         fix = "write it, or name another with sandbox.servers=FILE"
         raise UserError(Problem(f"cannot be read: {error.strerror}", str(file), fix)) from error

@@ -201,7 +201,7 @@ def read_exclusions(spec: str | Path | Iterable[str]) -> frozenset[str]:
     if not isinstance(spec, str | Path):
         return frozenset(spec)
     try:
-        loaded = yaml.safe_load(Path(spec).read_text(encoding="utf-8"))
+        loaded = yaml.safe_load(Path(spec).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UserError(Problem(f"{spec}: {error.strerror}", where="selection.exclude")) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

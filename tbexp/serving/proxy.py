@@ -230,13 +230,24 @@ def merged(body: bytes, encoding: str | None = None) -> bytes:
     contents = [each.get("content") for each in messages[:count]]
     if count < 2 or not all(isinstance(content, str | list) for content in contents):
         return body
+    texts = [_text(content) for content in contents]
     joined: Any
-    if all(isinstance(content, str) for content in contents):
-        joined = "\n\n".join(contents)
-    else:
-        joined = [part for content in contents for part in _parts(content)]
+    if None not in texts:
+        joined = "\n\n".join(text for text in texts if text is not None)
+    else:  # an image, say
+        joined = _parts(contents[0])
+        for content in contents[1:]:
+            joined += [{"type": "text", "text": "\n\n"}, *_parts(content)]
     asked["messages"] = [{**messages[0], "content": joined}, *messages[count:]]
     return json.dumps(asked).encode()
+
+
+def _text(content: Any) -> str | None:
+    """A content's text; of a list of texts as vLLM reads it, a line each. None: it holds something else."""
+    if isinstance(content, str):
+        return content
+    texts = [part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None for part in content]
+    return "\n".join(texts) if all(isinstance(text, str) for text in texts) else None
 
 
 def _parts(content: Any) -> list[Any]:

@@ -43,7 +43,7 @@ Tools = Mapping[str, tuple[ToolSpec, ...]]
 def read_tools(file: Path) -> Tools:
     """The named lists of tools of a JSON file; one list alone is named "". Raises UserError."""
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = json.loads(file.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as problem:
         raise UserError(Problem(f"{file} cannot be read: {problem}", "parity.tools", "a JSON file")) from None
     lists = data if isinstance(data, dict) else {"": data}
@@ -82,7 +82,7 @@ def read_recordings(
     for file in files:
         known = {**tools, **_tools_beside(file)}
         wrong = []
-        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        for number, line in enumerate(file.read_text(encoding="utf-8-sig").splitlines(), 1):
             if not line.strip():
                 continue
             try:

@@ -47,7 +47,7 @@ class Block:
 def read_text(file: Path, problems: list[Problem]) -> str:
     """A file's text; "" where it cannot be read, which is then a problem."""
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as problem:
         problems.append(Problem(f"cannot be read: {problem}", str(file), "save it as UTF-8 text"))
         return ""

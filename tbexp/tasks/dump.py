@@ -59,7 +59,7 @@ def read_rows(file: Path) -> list[Task]:
     tasks: list[Task] = []
     seen: dict[str, int] = {}
     try:
-        lines = file.read_text(encoding="utf-8").split("\n")
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as problem:
         raise UserError(Problem(f"cannot be read: {problem}", str(file))) from None
     for number, line in enumerate(lines, 1):

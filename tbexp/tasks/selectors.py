@@ -48,7 +48,7 @@ def read_selectors(file: Path) -> list[str]:
 def right_selectors(file: Path, problems: list[Problem]) -> list[str]:
     """Those entries of a test list that are selectors; every wrong one is added to `problems`."""
     try:
-        text = Path(file).read_text(encoding="utf-8")
+        text = Path(file).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as problem:
         problems.append(Problem(f"the test list cannot be read: {problem}", str(file)))
         return []

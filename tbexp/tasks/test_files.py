@@ -80,7 +80,7 @@ class TestFile:
         self._blank: list[str] = []  # the same with every test blanked
         self.broken: bool  # nothing of it could be read, which was noted
         try:
-            text = path.read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as problem:
             problems.append(Problem(f"cannot be read: {problem}", str(path)))
             self.broken = True

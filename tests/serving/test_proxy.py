@@ -127,6 +127,8 @@ def system(*contents: Any) -> list[dict[str, Any]]:
 
 
 USER = {"role": "user", "content": "hi"}
+TEXT, BLANK = ({"type": "text", "text": text} for text in ("t", "\n\n"))
+IMAGE = {"type": "image_url", "image_url": {"url": "data:"}}
 
 
 @pytest.mark.parametrize(
@@ -137,9 +139,14 @@ USER = {"role": "user", "content": "hi"}
         ([*system("a"), USER, *system("b")], None),
         ([USER], None),
         ([], None),
+        ([*system("a", [{"type": "text", "text": "b"}]), USER], [*system("a\n\nb"), USER]),
+        ([*system([TEXT, TEXT], [TEXT]), USER], [*system("t\nt\n\nt"), USER]),
+        ([*system([], "a"), USER], [*system("\n\na"), USER]),
+        ([*system([TEXT, TEXT]), USER], None),
+        ([*system([TEXT], ["odd"]), USER], [*system([TEXT, {"type": "text", "text": "\n\n"}, "odd"]), USER]),
         (
-            [*system("a", [{"type": "text", "text": "b"}]), USER],
-            [*system([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]), USER],
+            [*system("a", [IMAGE, TEXT], "b"), USER],
+            [*system([{**TEXT, "text": "a"}, BLANK, IMAGE, TEXT, BLANK, {**TEXT, "text": "b"}]), USER],
         ),
         ([*system("a", None), USER], None),  # no content of the kind that can be joined: the server will say so
         ([{"role": "system", "content": "a", "name": "n"}, *system("b")], [{**system("a\n\nb")[0], "name": "n"}]),
