@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tbexp.evaluation.intervals import Floats, Resampling, paired_share_interval
+from tbexp.evaluation.intervals import Floats, Resampling, alike_interval, paired_share_interval
 
 
 def mcnemar_exact(gained: int, lost: int) -> float:
@@ -139,8 +139,11 @@ def _change(before: Sequence[float], after: Sequence[float], samples: int, seed:
     if not before:
         return None
     value, low, high = paired_difference(before, after, samples=samples, seed=seed)
-    # Where all tasks changed alike, or none did, a bootstrap gives a point, which would look certain.
-    return Change(value, low, high, len(before)) if low < high else Change(value, None, None, len(before))
+    if len(before) < 2:  # one task says nothing about others
+        return Change(value, None, None, len(before))
+    if low == high:  # all tasks changed alike, or none did
+        low, high = alike_interval(value, len(before), lowest=-1.0)
+    return Change(value, low, high, len(before))
 
 
 def _change_of_share(gained: int, lost: int, tasks: int) -> Change | None:

@@ -76,7 +76,8 @@ def share_of_attempts(
     """(share, low, high) of all attempts together, interval over tasks. part, whole: attempts of each of T tasks.
 
     None where there is no attempt; NaN bounds where only one task has any. Where all or none of each task's attempts
-    count, the share is bounded by that of the tasks, with Jeffreys' interval.
+    count, the share is bounded by that of the tasks, with Jeffreys' interval; where each task has the same other share,
+    by `alike_interval`.
     """
     used = whole > 0
     part, whole = part[used], whole[used]
@@ -89,7 +90,10 @@ def share_of_attempts(
         return share, *share_interval(share * whole.size, float(whole.size))
     resampling = Resampling.of(np.stack([part, whole], axis=1), samples=samples, seed=seed, label="share of attempts")
     mass = resampling.columns[:, 1].astype(np.float64)
-    low, high = resampling.interval((resampling.columns[:, 0] / mass)[:, None], mass)
+    rates = resampling.columns[:, 0] / mass
+    if (rates == rates[0]).all():
+        return share, *alike_interval(share, whole.size)
+    low, high = resampling.interval(rates[:, None], mass)
     return share, float(low[0]), float(high[0])
 
 
@@ -151,6 +155,16 @@ def paired_share_interval(gained: int, lost: int, total: int) -> tuple[float, fl
     if total < 1 or gained + lost > total:
         raise ValueError(f"{gained} gained and {lost} lost of {total} tasks")
     return _least_difference(gained, lost, total), -_least_difference(lost, gained, total)
+
+
+def alike_interval(value: float, tasks: int, *, lowest: float = 0.0) -> tuple[float, float]:
+    """95% interval of a mean over tasks that all have the same `value`, of which a bootstrap makes a point.
+
+    As many other tasks as the share of none in `tasks` leaves open (`paired_share_interval`) may have any value from
+    `lowest` (-1 of a difference) to 1. It covers more often than in 95%.
+    """
+    others = paired_share_interval(0, 0, tasks)[1]
+    return value - others * (value - lowest), value + others * (1.0 - value)
 
 
 def _least_difference(gained: int, lost: int, total: int) -> float:

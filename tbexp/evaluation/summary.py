@@ -20,6 +20,7 @@ from tbexp.evaluation.cost import Spending, cost_of
 from tbexp.evaluation.intervals import (
     Floats,
     Resampling,
+    alike_interval,
     fixed_tasks_every_time_interval,
     fixed_tasks_interval,
     paired_share_interval,
@@ -197,11 +198,17 @@ class _Part:
         mean: Floats = np.divide(np.nansum(stacked, axis=0), there, out=np.full(there.shape, np.nan), where=there > 0)
         return mean
 
-    def _interval(self, values: Floats) -> tuple[Floats, Floats]:
-        """Over tasks, of each column; NaN where it is of one task, which says nothing about others."""
+    def _interval(self, values: Floats, *, lowest: float = 0.0) -> tuple[Floats, Floats]:
+        """Over tasks, of each column; NaN where it is of one task, which says nothing about others. lowest: that a
+        task's value can be.
+        """
         low, high = self.resampling.interval(values)
-        alone = (~np.isnan(values) * self.resampling.sizes[:, None]).sum(axis=0) < 2
-        low[alone] = high[alone] = np.nan
+        known = ~np.isnan(values)
+        tasks = (known * self.resampling.sizes[:, None]).sum(axis=0)
+        low[tasks < 2] = high[tasks < 2] = np.nan
+        least, most = np.where(known, values, np.inf).min(axis=0), np.where(known, values, -np.inf).max(axis=0)
+        for column in np.flatnonzero((least == most) & (tasks > 1)):
+            low[column], high[column] = alike_interval(float(least[column]), int(tasks[column]), lowest=lowest)
         return low, high
 
     def figures(self, name: str) -> dict[str, Any]:
@@ -258,7 +265,7 @@ class _Part:
         """Second minus first on the same tasks, under the same weights; of shares of tasks by their counts."""
         values = self.values[second] - self.values[first]
         mean = self.resampling.mean(values)
-        low, high = self._interval(values)
+        low, high = self._interval(values, lowest=-1.0)
         for column in _shares(self.values[first]) & _shares(self.values[second]):
             gained, lost, total = (
                 int(self.resampling.sizes[which].sum())

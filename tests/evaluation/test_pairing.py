@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tbexp.evaluation import TaskCounts, holm, mcnemar_exact, pair
-from tbexp.evaluation.intervals import paired_share_interval
+from tbexp.evaluation.intervals import alike_interval, paired_share_interval
 
 COUNTS = st.dictionaries(st.sampled_from("abcdefgh"), st.tuples(st.just(4), st.integers(0, 4)), min_size=1)
 
@@ -54,6 +54,25 @@ def test_no_changed_task_leaves_k_of_k_an_interval_around_0_and_one_task_none() 
     assert found.p == 1.0 and not found.same_counts
     alone = pair(counts({"a": (4, 4)}), counts({"a": (4, 0)})).every
     assert alone is not None and (alone.value, alone.low, alone.high) == (-1.0, None, None)
+
+
+def test_a_difference_that_all_tasks_have_alike_has_an_interval_and_that_of_one_task_none() -> None:
+    uids = "abcdefgh"
+    for before, after, value in ((2, 2, 0.0), (1, 2, 0.25), (4, 3, -0.25)):
+        found = pair(counts(dict.fromkeys(uids, (4, before))), counts(dict.fromkeys(uids, (4, after)))).pass_at_1
+        assert found is not None and found.value == value
+        assert (found.low, found.high) == alike_interval(value, 8, lowest=-1.0)
+    assert alike_interval(0.0, 8, lowest=-1.0) == paired_share_interval(0, 0, 8)
+    alone = pair(counts({"a": (4, 1)}), counts({"a": (4, 1)})).pass_at_1
+    assert alone is not None and (alone.value, alone.low, alone.high) == (0.0, None, None)
+
+
+@given(st.floats(0, 1), st.integers(2, 500), st.sampled_from([0.0, -1.0]))
+def test_the_interval_of_what_is_alike_holds_it_and_stays_within_what_can_be(
+    value: float, tasks: int, lowest: float
+) -> None:
+    low, high = alike_interval(value, tasks, lowest=lowest)
+    assert lowest <= low <= value <= high <= 1 and high - low > 1 / (tasks + 4)
 
 
 def test_the_interval_of_a_difference_of_shares_is_tango_s() -> None:

@@ -13,7 +13,7 @@ from tbexp.config.schema import Evaluation, ModelPrice
 from tbexp.errors import UserError, WorldFailure
 from tbexp.evaluation import summarise
 from tbexp.evaluation.cost import Spending, thrown_away_usd, token_cost
-from tbexp.evaluation.intervals import share_interval
+from tbexp.evaluation.intervals import alike_interval, paired_share_interval, share_interval
 
 FAULT = {"kind": "tool_timeout", "message": ""}
 
@@ -91,7 +91,8 @@ def test_the_paired_difference_names_what_was_gained_and_lost() -> None:
 
 def test_a_policy_compared_with_itself_does_not_differ() -> None:
     difference = run({"base": attempts_of(BASE), "trained": attempts_of(BASE)})["difference"]
-    assert difference["pass_at_1"] == {"value": 0.0, "low": 0.0, "high": 0.0}
+    low, high = paired_share_interval(0, 0, len(BASE))  # that no task was seen to change does not say that none would
+    assert difference["pass_at_1"] == {"value": 0.0, "low": low, "high": high}
     assert (difference["gained"], difference["lost"]) == ([], [])
 
 
@@ -277,6 +278,22 @@ def test_the_share_of_false_claims_has_an_interval_over_tasks() -> None:
     halves = claims({f"a:{i}": 4 * (i % 2) for i in range(30)})
     assert (halves["share_low"], halves["share_high"]) == share_interval(15, 30)
     assert claims({f"a:{i}": 0 for i in range(30)})["share_high"] == share_interval(0, 30)[1]
+
+
+def test_where_all_tasks_have_the_same_figure_its_interval_is_no_point() -> None:
+    before, after = (attempts_of({f"a:{i}": k for i in range(12)}) for k in (1, 2))
+    found = run({"base": before, "trained": after}, tasks={f"a:{i}": "a" for i in range(12)})
+    figures = found["policies"]["trained"]
+    for figure, value, lowest in (
+        (figures["pass_at_1"], 0.5, 0.0),
+        (figures["pass_at_k"]["2"], 5 / 6, 0.0),
+        (found["difference"]["pass_at_1"], 0.25, -1.0),
+        (found["difference"]["by_domain"]["a"]["pass_at_1"], 0.25, -1.0),
+    ):
+        assert figure["value"] == pytest.approx(value)
+        assert (figure["low"], figure["high"]) == pytest.approx(alike_interval(value, 12, lowest=lowest))
+    claims = figures["claimed_success"]
+    assert (claims["share"], claims["share_low"], claims["share_high"]) == (0.5, *alike_interval(0.5, 12))
 
 
 def test_one_task_has_no_interval_over_tasks_and_keeps_that_of_the_same_task() -> None:
