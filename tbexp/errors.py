@@ -81,6 +81,11 @@ class WorldError(Exception):
         return type(self), (self.kind, self.message)
 
 
+def counted(number: float, noun: str) -> str:
+    """Such as `1 task` and `1,200 tasks`."""
+    return f"{number:,.10g} {noun}" + ("" if number == 1 else "s")
+
+
 def one_line(text: str) -> str:
     """A message of many lines, such as one that quotes a server's output, by its first and its last."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tbexp.attempts.faults import OPTIONAL, row_faults
-from tbexp.attempts.row import AttemptRow
+from tbexp.attempts.row import MOST, AttemptRow
 from tbexp.errors import Problem, UserError
 from tbexp.tasks import is_benchmark
 
@@ -119,21 +119,26 @@ def read_counts(files: Sequence[Path | str], fields: Fields | None = None) -> Co
     return _from_outcomes(outcomes)
 
 
-def read_rows(files: Sequence[Path | str], fields: Fields | None = None) -> list[AttemptRow]:
+def read_rows(files: Sequence[Path | str], fields: Fields | None = None, *, placed: bool = False) -> list[AttemptRow]:
     """Attempts of all rows in `files`, with what the rows say of tokens, time and domain; errors as in `read_counts`,
     and those of `row_faults`.
 
     Rows without an attempt number (or `metadata.repetition`; cancelled runs lack it) take the task's free numbers in
-    the order of lines.
+    the order of lines; so do those of other fields whose number is none, where what is called alike is the same
+    attempt. placed: `trajectory` says where the row's own line stands, as FILE@START+LENGTH.
     """
     read = _reader(fields)
     known = read is _read_known
     problems = _Problems()
-    found: dict[str, list[tuple[int | None, Any, int]]] = defaultdict(list)
+    found: dict[str, list[tuple[int | str | None, Any, int]]] = defaultdict(list)
+    places: dict[int, str] = {}
     for path in _existing(files, problems):
+        lines = _places(path) if placed else iter(())
         for numbers, batch in _batches(path, problems):
             for number, plain in zip(numbers, batch, strict=True):
                 try:
+                    if placed:
+                        places[id(plain)] = next(place for at, place in lines if at == number)
                     uid, outcome = read(plain)
                     ours = known or ("passed" in plain and "system_error" in plain)
                     if wrong := list(row_faults(plain, known=ours)):
@@ -146,8 +151,12 @@ def read_rows(files: Sequence[Path | str], fields: Fields | None = None) -> list
     for uid, entries in found.items():
         taken = {attempt for attempt, _, _ in entries}
         free = (attempt for attempt in count() if attempt not in taken)
+        called: dict[str, int] = {}
         for attempt, plain, outcome in entries:
-            rows.append(_as_row(uid, next(free) if attempt is None else attempt, plain, outcome))
+            if isinstance(attempt, str):
+                attempt = called[attempt] if attempt in called else called.setdefault(attempt, next(free))
+            row = _as_row(uid, next(free) if attempt is None else attempt, plain, outcome)
+            rows.append(replace(row, trajectory=places[id(plain)]) if placed else row)
     return sorted(rows, key=lambda r: (r.uid, r.attempt, r.clean))
 
 
@@ -349,11 +358,25 @@ def _from_outcomes(outcomes: Mapping[tuple[str, int], int]) -> Counts:
 # -- rows
 
 
-def _attempt_number(plain: Mapping[str, Any]) -> int | None:
+def _attempt_number(plain: Mapping[str, Any]) -> int | str | None:
+    """The number; a text that stands for one; None: the row does not say."""
     number = plain.get("attempt")
     if number is None and isinstance(plain.get("metadata"), dict):
         number = plain["metadata"].get("repetition")
-    return number if type(number) is int and number >= 0 else None
+    if number is None or (type(number) is int and number >= 0):
+        return number
+    if isinstance(number, str) and number.isascii() and number.isdecimal() and int(number) <= MOST:
+        return int(number)
+    return json.dumps(number, sort_keys=True)
+
+
+def _places(path: Path) -> Iterator[tuple[int, str]]:
+    """(number, FILE@START+LENGTH) of each line."""
+    start = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            yield number, f"{path}@{start}+{len(line)}"
+            start += len(line)
 
 
 def _as_row(uid: str, attempt: int, plain: Mapping[str, Any], outcome: int) -> AttemptRow:

@@ -27,7 +27,7 @@ from typing import Any, BinaryIO
 from filelock import FileLock, Timeout
 
 from tbexp.attempts.row import AttemptRow, row_from_dict
-from tbexp.errors import Problem, UserError
+from tbexp.errors import Problem, UserError, counted
 
 log = logging.getLogger(__name__)
 
@@ -203,7 +203,7 @@ class AttemptStore:
             )
             raise UserError(
                 Problem(
-                    f"rows of {len(foreign)} tasks that are not among the {len(set(uids))} of this run: {shown}",
+                    f"rows of {counted(len(foreign), 'task')} not among the {len(set(uids))} of this run: {shown}",
                     where=str(self.folder),
                     fix="use another output folder, or move the files away",
                 )

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tbexp.attempts.row import AttemptRow
-from tbexp.errors import Problem, UserError
+from tbexp.errors import Problem, UserError, counted
 
 _TOKENS = (
     "prompt_tokens",
@@ -128,7 +128,7 @@ def _refuse_foreign(rows: Sequence[AttemptRow], place: NDArray[np.int64], name: 
         more = f" and {len(foreign) - 10} more" if len(foreign) > 10 else ""
         raise UserError(
             Problem(
-                f"rows of {len(foreign)} tasks that are not evaluated: {', '.join(foreign[:10])}{more}",
+                f"rows of {counted(len(foreign), 'task')} not evaluated: {', '.join(foreign[:10])}{more}",
                 where=name,
                 fix="name these tasks in tasks.held_out, or give the rows of these tasks alone",
             )
@@ -139,4 +139,6 @@ def _refuse_duplicates(twice: list[int], uids: Sequence[str], attempts: int, nam
     if twice:
         shown = ", ".join(f"{uids[key // attempts]} attempt {key % attempts}" for key in twice[:10])
         more = f" and {len(twice) - 10} more" if len(twice) > 10 else ""
-        raise UserError(Problem(f"{len(twice)} attempts have more than one clean row: {shown}{more}", where=name))
+        raise UserError(
+            Problem(f"more than one clean row of {counted(len(twice), 'attempt')}: {shown}{more}", where=name)
+        )

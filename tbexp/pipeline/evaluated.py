@@ -22,6 +22,7 @@ from typing import Any
 from tbexp.attempts import AttemptRow, AttemptStore, to_tb_infer_row
 from tbexp.config.schema import Fields
 from tbexp.config.whole import write_whole
+from tbexp.errors import counted
 from tbexp.pipeline.context import Context
 from tbexp.pipeline.files import write_json
 from tbexp.pipeline.prices import faults_of, spending_of, with_besides
@@ -115,7 +116,9 @@ def tell(run: Context, summary: Mapping[str, Any], k: str) -> None:
             )
         )
         if beyond := found["coverage"]["beyond"]:
-            log.warning("evaluate %s: %d rows of attempts beyond evaluation.attempts=%s are left out", name, beyond, k)
+            rows = counted(beyond, "row")
+            verb = _are(beyond)
+            log.warning("evaluate %s: %s of attempts beyond evaluation.attempts=%s %s left out", name, rows, k, verb)
         if (agg := found.get("tb_agg")) is not None:
             run.results.append((f"tb agg {marked(name, found)}", told_agg(agg)))
     claims = {name: found["claimed_success"] for name, found in policies.items()}
@@ -176,7 +179,8 @@ def told_agg(metrics: Mapping[str, Any]) -> str:
     if metrics["mean_pass"] is None:
         return "no rows"
     low, high = metrics["mean_pass_ci_low"], metrics["mean_pass_ci_high"]
-    text = f"{metrics['num_tests']} tests, {metrics['total_runs']} runs: mean {metrics['mean_pass']:.2%} "
+    text = f"{counted(metrics['num_tests'], 'test')}, {counted(metrics['total_runs'], 'run')}: "
+    text += f"mean {metrics['mean_pass']:.2%} "
     text += f"[{low:.2%}, {high:.2%}]"
     for name, key in (("pass@", "unbiased_pass_at_k"), ("pass^", "pass_power_k")):
         text += "".join(f", {name}{size} {value:.2%}" for size, value in metrics[key][-1:])
@@ -321,6 +325,10 @@ def points(figure: Mapping[str, Any]) -> str:
     return f"{100 * figure['value']:+.1f} [{100 * figure['low']:+.1f}, {100 * figure['high']:+.1f}]"
 
 
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
 def partial(found: Mapping[str, Any]) -> str:
     """What stands behind figures of an incomplete evaluation; nothing behind complete ones."""
     if not found["partial"]:
@@ -328,6 +336,7 @@ def partial(found: Mapping[str, Any]) -> str:
     coverage, k = found["coverage"], found["attempts"]
     missing = coverage["missing"] - coverage["system_errors"]
     text = f"; PARTIAL: {coverage['clean']} of {coverage['expected']} attempts ({coverage['share']:.1%}) have a verdict"
-    text += f", {coverage['system_errors']} are system errors, {missing} are missing"
+    failed = coverage["system_errors"]
+    text += f", {failed} {_are(failed)} system error{'' if failed == 1 else 's'}, {missing} {_are(missing)} missing"
     whole = found["observed_all_k"]["complete_tasks"]
     return f"{text}; {whole} of {found['tasks']} tasks have all {k}, which pass@{k} and {k}/{k} are of"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tbexp.config.nearest import did_you_mean, nearest
 from tbexp.config.schema import Config
-from tbexp.errors import Problem, UserError
+from tbexp.errors import Problem, UserError, counted
 from tbexp.pipeline.files import sha256_of
 from tbexp.tasks import Task, load_tasks, right_selectors
 
@@ -52,7 +52,7 @@ class Inputs:
         if both:
             raise UserError(
                 Problem(
-                    f"{len(both)} tasks are both candidates and held out: {', '.join(both[:5])}",
+                    f"both candidates and held out: {counted(len(both), 'task')}, {', '.join(both[:5])}",
                     "tasks.candidates",
                     "take them out of one of the two lists",
                 )

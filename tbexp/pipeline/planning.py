@@ -18,7 +18,7 @@ from pathlib import Path
 from tbexp.config.checks import to_be_named
 from tbexp.config.here import check_here
 from tbexp.config.schema import STAGES, Config
-from tbexp.errors import Problem, UserError
+from tbexp.errors import Problem, UserError, counted
 from tbexp.pipeline.context import Context, Untracked
 from tbexp.pipeline.inputs import Inputs, problems_of
 from tbexp.pipeline.preflight import template_problems
@@ -99,15 +99,15 @@ def stage_plans(config: Config, run_dir: Path, context: Context) -> dict[str, st
     group, training, k = config.group, config.training, config.evaluation.attempts
     rows = config.probe.rows
     try:
-        candidates, held_out = f"{len(context.candidates)} tasks", f"{len(context.held_out)} held-out tasks"
+        candidates, held_out = counted(len(context.candidates), "task"), counted(len(context.held_out), "held-out task")
     except UserError:
         candidates, held_out = "tasks (not here)", "held-out tasks (not here)"
     return {
         "probe": f"rows of {', '.join(rows)}" if rows else probe_plan(config, candidates),
         "select": f"by {config.buckets.by}; {config.selection.validation_fraction:.0%} for validation",
-        "train": f"{training.steps} updates of {group.groups_per_update} groups x {group.size} attempts, "
+        "train": f"{counted(training.steps, 'update')} of {group.groups_per_update} groups x {group.size} attempts, "
         f"validated every {training.validate_every}",
-        "evaluate": f"{held_out} x {k} attempts for {', '.join(config.evaluation.policies)}",
+        "evaluate": f"{held_out} x {counted(k, 'attempt')} for {', '.join(config.evaluation.policies)}",
         "report": short_path(run_dir / "report" / "report.html"),
     }
 
@@ -115,13 +115,13 @@ def stage_plans(config: Config, run_dir: Path, context: Context) -> dict[str, st
 def probe_plan(config: Config, tasks: str) -> str:
     probe, reference = config.probe, config.selection.reference
     most = " at most" if probe.kind == "adaptive" and not probe.spend_saved else ""
-    each = f"{probe.attempts} attempts{most}"
+    each = f"{counted(probe.attempts, 'attempt')}{most}"
     if probe.kind == "adaptive":
         each += ", each until its decision can hardly change"
     if reference.policy.kind is None:
         return f"{tasks} x {each}"
     model = reference.policy.endpoint.model
-    return f"{tasks} x {reference.attempts} attempts of {model}; then those it solves x {each}"
+    return f"{tasks} x {counted(reference.attempts, 'attempt')} of {model}; then those it solves x {each}"
 
 
 def base_weights(context: Context) -> str:

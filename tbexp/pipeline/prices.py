@@ -16,6 +16,7 @@ from dataclasses import replace
 from tbexp.attempts import AttemptRow, AttemptStore
 from tbexp.config.schema import Config, ModelPrice
 from tbexp.episode.loop import OWN_LIMITS
+from tbexp.errors import counted
 from tbexp.evaluation.cost import Spending, known_usd
 from tbexp.pipeline.context import Context
 from tbexp.pipeline.policies import devices_of
@@ -124,7 +125,7 @@ def faults_of(config: Config, spending: Mapping[str, Spending]) -> Iterator[str]
         yield f"there is no cost: the policy has no price; add it: {key_of(needed['policy'])}"
     if assumed := sum(each.assumed for each in spending.values()):
         yield (
-            f"{assumed} attempts do not tell how many ran at a time, as those of older versions: "
+            f"{counted(assumed, 'attempt')} without a word of how many ran at a time, as of older versions: "
             f"policy.concurrency={config.policy.concurrency} is taken for the hours of their devices"
         )
     for role in dict.fromkeys(role for each in spending.values() for role in each.unpriced):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tbexp.attempts import AttemptRow, AttemptStore, Counts, canonical, digest
 from tbexp.config.schema import Config
-from tbexp.errors import Problem, UserError, WorldFailure
+from tbexp.errors import Problem, UserError, WorldFailure, counted
 from tbexp.pipeline import identity
 from tbexp.pipeline.context import Context
 from tbexp.pipeline.export import write_tb_infer
@@ -82,7 +82,8 @@ def probe_reference(run: Context) -> None:
     run.results.append(
         (
             "reference",
-            f"{len(rows)} attempts at {total} tasks: pass rate {passed:.1%}; {len(rejected)} screened out",
+            f"{counted(len(rows), 'attempt')} at {counted(total, 'task')}: pass rate {passed:.1%}; "
+            f"{len(rejected)} screened out",
         )
     )
 
@@ -102,16 +103,16 @@ def summarise(run: Context, wanted: Wanted, rows: Sequence[AttemptRow]) -> None:
             "stopped_early": prefix.stopped_early,
             "extended": prefix.extended,
         }
-        sizes = f"{tasks} tasks x {probe.attempts} at most: {len(rows)} of {wanted.most} attempts"
-        sizes += f", {prefix.stopped_early} tasks stopped early"
+        sizes = f"{counted(tasks, 'task')} x {probe.attempts} at most: {len(rows)} of {wanted.most} attempts"
+        sizes += f", {counted(prefix.stopped_early, 'task')} stopped early"
         sizes += f", {prefix.extended} got more" if probe.spend_saved else ""
         text = f"{sizes} ({found['attempts_saved_share']:.0%} saved); mean pass rate {found['pass_rate']:.1%}"
     else:
-        text = f"{tasks} tasks x {probe.attempts}: pass rate {rate(rows):.1%}"
+        text = f"{counted(tasks, 'task')} x {probe.attempts}: pass rate {rate(rows):.1%}"
     run.facts["probe"] = {"kind": probe.kind, "tasks": tasks, **found}
     run.tracker.metrics({f"probe/{name}": value for name, value in found.items()})
     if errors == len(rows):
-        text = f"{tasks} tasks x {probe.attempts}: no attempt has a verdict"
+        text = f"{counted(tasks, 'task')} x {probe.attempts}: no attempt has a verdict"
     run.results.append(("probe", text))
 
 

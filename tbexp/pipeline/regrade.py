@@ -29,7 +29,7 @@ from tbexp.config.secrets import provide
 from tbexp.config.whole import write_whole
 from tbexp.episode import open_judge
 from tbexp.episode.loop import OWN_LIMITS
-from tbexp.errors import Problem, UserError, WorldError
+from tbexp.errors import Problem, UserError, WorldError, counted
 from tbexp.grading import Grader, Judge, TestContext, Verdict, open_grader
 from tbexp.pipeline.evaluated import partial
 from tbexp.pipeline.files import write_json
@@ -112,7 +112,7 @@ def regrade(config: Config, *, run_dir: Path, inputs: Inputs | None = None) -> N
             write_json(out / "summary.json", summary)
             for name, found in summary["policies"].items():
                 figure, every = found["pass_at_1"]["value"], found["observed_all_k"]["tasks"]
-                progress.say(f"{name}: pass@1 {figure:.1%}, every time {every} tasks{partial(found)}")
+                progress.say(f"{name}: pass@1 {figure:.1%}, every time {counted(every, 'task')}{partial(found)}")
 
 
 def stores_of(run_dir: Path) -> dict[str, Path]:

@@ -18,7 +18,7 @@ from filelock import FileLock
 from tbexp.attempts import AttemptRow, AttemptStore
 from tbexp.config.schema import Config
 from tbexp.config.whole import write_whole
-from tbexp.errors import Problem, UserError
+from tbexp.errors import Problem, UserError, counted
 from tbexp.pipeline import identity
 from tbexp.pipeline.context import Context
 from tbexp.pipeline.evaluated import evaluate_rows, forget_figures
@@ -118,14 +118,18 @@ def select(run: Context) -> None:
     bands = ", ".join(f"{name} {count}" for name, count in selection.bands.items())
     excluded = f", {len(benchmark)} benchmark tasks excluded" if benchmark else ""
     run.progress.say(
-        f"select: {len(selection.pool)} of {len(counts.uids)} tasks kept{same} ({bands}){excluded}; "
+        f"select: {len(selection.pool)} of {counted(len(counts.uids), 'task')} kept{same} ({bands}){excluded}; "
         f"expected share of mixed groups {selection.forecast.mixed_rate:.0%}"
     )
     shared = audit(run)
     if shared is not None:
         run.progress.say(f"select: {shared['text']}")
     run.results.append(
-        ("select", f"{len(selection.pool)} tasks: {len(selection.train)} train, {len(selection.validation)} validation")
+        (
+            "select",
+            f"{counted(len(selection.pool), 'task')}: {len(selection.train)} train, "
+            f"{len(selection.validation)} validation",
+        )
     )
 
 
@@ -258,7 +262,7 @@ def train(run: Context) -> None:
     for name in ("metrics.jsonl", "result.json"):  # also of a training that another run has made
         run.tracker.artifact(run.run_dir / "train" / name, "train")
     register(run, chosen_weights(folder, done["chosen_step"]), done)
-    told = f"{steps} updates on {len(train_tasks)} tasks; chosen: step {done['chosen_step']}"
+    told = f"{counted(steps, 'update')} on {counted(len(train_tasks), 'task')}; chosen: step {done['chosen_step']}"
     if without_signal(folder / "metrics.jsonl"):
         told += "; no group was mixed, so the weights are those of the base policy"
         log.warning("train: no group of any update was mixed, so nothing was learned and the weights are unchanged")

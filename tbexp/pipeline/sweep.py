@@ -26,7 +26,7 @@ from tbexp.config.compose import run_id_of
 from tbexp.config.schema import Config
 from tbexp.config.validate import schema_keys
 from tbexp.config.whole import write_whole
-from tbexp.errors import DEFECT, DONE, INTERRUPTED, USER, WORLD, Ending, Problem, UserError
+from tbexp.errors import DEFECT, DONE, INTERRUPTED, USER, WORLD, Ending, Problem, UserError, counted
 from tbexp.pipeline import identity
 from tbexp.pipeline.context import InSweep
 from tbexp.pipeline.files import read_json, write_json
@@ -287,4 +287,4 @@ def _cut(text: str) -> str:
 def _counts(rows: Sequence[Row]) -> str:
     states = [*STATES.values(), SUBMITTED, WAITING]
     found = {state: sum(row.state == state for row in rows) for state in states}
-    return f"{len(rows)} jobs, " + ", ".join(f"{count} {state}" for state, count in found.items() if count)
+    return f"{counted(len(rows), 'job')}, " + ", ".join(f"{count} {state}" for state, count in found.items() if count)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tbexp.config.schema import BANDS
+from tbexp.errors import counted
 from tbexp.evaluation import Change
 from tbexp.evaluation.intervals import share_interval
 from tbexp.reporting import comparison_figures as figures
@@ -153,7 +154,7 @@ def _results(found: Comparison, out: Path) -> Section | None:
             value = metric.of(values)
             note = tables.interval(value)
             if metric.key == "observed_all_k" and isinstance(value.get("tasks"), int | float):
-                note = ", ".join(filter(None, [tables.counted(value["tasks"], "task"), note]))
+                note = ", ".join(filter(None, [counted(value["tasks"], "task"), note]))
                 note += ", derived from the count" if value.get("derived") else ""
                 note += f", k = {values.get('attempts')}" if unequal else ""
             shown, more = value.get("value"), tables.bounds(value, tasks=True)
@@ -247,7 +248,7 @@ def _tests(found: Comparison, out: Path) -> Section | None:
         cells += [Cell(DASH if counts is None else str(count)) for count in counts or (0, 0)]
         cells += [Cell(_p(pair.p)), Cell(_p(test.adjusted)), Cell("; ".join(test.remarks))]
         rows.append(tuple(cells))
-        label = f"{versus(found, test)}   {tables.counted(len(pair.shared), 'task')}"
+        label = f"{versus(found, test)}   {counted(len(pair.shared), 'task')}"
         partial = found.sides[test.first].partial or found.sides[test.second].partial
         label += " (partial)" if partial else ""
         label += " *" if test.remarks else ""
@@ -301,14 +302,14 @@ def _tasks(found: Comparison, out: Path) -> Section | None:
         gained = {uid for uid in known if "+" in marks[uid]}
         lost = {uid for uid in known if "−" in marks[uid]}
         section.text.append(
-            f"Against {against}, {tables.counted(len(gained), 'task')} gained k of k in some run, "
-            f"{tables.counted(len(lost), 'task')} lost it in some run, {len(gained & lost)} of them both."
+            f"Against {against}, {counted(len(gained), 'task')} gained k of k in some run, "
+            f"{counted(len(lost), 'task')} lost it in some run, {len(gained & lost)} of them both."
         )
     shown = [uid for uid in order if any(marks[uid])] if len(order) > MOST_TASKS else order
     if 0 < len(shown) <= MOST_TASKS and len(sides) <= MOST_RUNS:
         caption = f"Passed attempts of each task. + gained k of k against {against}, − lost it."
         if len(shown) < len(order):
-            caption += f" Shown are the {len(shown)} of {len(order)} tasks that some run gained or lost."
+            caption += f" Shown: {len(shown)} of {counted(len(order), 'task')}, which some run gained or lost."
         columns = [f"{side.letter}\nof {side.attempts}{' *' if side.partial else ''}" for side in sides]
         caption += " * Of a partial evaluation." if any(side.partial for side in sides) else ""
         shares = {uid: known[uid] for uid in shown}
@@ -447,7 +448,7 @@ def _change(change: Change | None, shared: int) -> Cell:
         return Cell(DASH)
     note = tables.interval({"low": change.low, "high": change.high}, signed=True)
     note = note or ("all tasks alike" if change.value else "no task changed")
-    note += "" if change.tasks == shared else f", {change.tasks} tasks"
+    note += "" if change.tasks == shared else f", {counted(change.tasks, 'task')}"
     more = (*tables.bounds(_as_figure(change)), ("tasks", change.tasks))
     return Cell(tables.points(change.value), note=note, value=100 * change.value, more=more)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tbexp.config.schema import STAGES
+from tbexp.errors import counted
 from tbexp.reporting import figures, tables
 from tbexp.reporting.page import Section, picture
 from tbexp.reporting.run_data import Attempts, RunData
@@ -25,7 +26,7 @@ def section_of(run: RunData, out: Path) -> Section | None:
     if table:
         section.tables.append(table)
     else:
-        section.text.append("No attempt ended in a system error.")
+        section.text.append("No try of any attempt ended in a system error.")
     return section
 
 
@@ -55,7 +56,7 @@ def time_section_of(run: RunData, out: Path) -> Section | None:
         )
     for name, attempts in sources.items():
         section.text.append(
-            f"{name}: {attempts.total:,} attempts took {figures.duration(attempts.seconds)} one by one "
+            f"{name}: {counted(attempts.total, 'attempt')} took {figures.duration(attempts.seconds)} one by one "
             f"({figures.duration(attempts.seconds / max(1, attempts.total))} each, many at a time) and "
             f"{attempts.tokens:,} tokens of the policy."
         )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tbexp.config.schema import BANDS
+from tbexp.errors import counted
 from tbexp.reporting.run_data import Attempts, Json
 
 if TYPE_CHECKING:
@@ -76,10 +77,10 @@ def bands(tasks: Sequence[Json], edges: Mapping[str, float], kept: frozenset[str
     from matplotlib.patches import Patch
 
     figure, (left, right) = _new(9.6, 3.9, columns=2, width_ratios=[1, 1.15])
-    counted = [(int(t["clean"]), int(t["passed"]), str(t.get("band"))) for t in tasks if t.get("clean")]
-    size = Counter(n for n, _, _ in counted).most_common(1)[0][0]
+    known = [(int(t["clean"]), int(t["passed"]), str(t.get("band"))) for t in tasks if t.get("clean")]
+    size = Counter(n for n, _, _ in known).most_common(1)[0][0]
     bars: dict[str, Counter[int]] = {band: Counter() for band in BANDS}
-    for n, k, band in counted:
+    for n, k, band in known:
         bars.setdefault(band, Counter())[round(k / n * size)] += 1
     bottom = np.zeros(size + 1)
     for band, counts in bars.items():
@@ -90,15 +91,15 @@ def bands(tasks: Sequence[Json], edges: Mapping[str, float], kept: frozenset[str
     for k, height in enumerate(bottom):
         if height and size <= 24:
             left.annotate(f"{height:.0f}", (k, height), (0, 2), textcoords="offset points", ha="center", fontsize=8.5)
-    mixed = len({n for n, _, _ in counted}) > 1
-    left.set(xlabel=f"passes of {size} attempts" + (", rescaled where a task has fewer" if mixed else ""))
+    mixed = len({n for n, _, _ in known}) > 1
+    left.set(xlabel=f"passes of {counted(size, 'attempt')}" + (", rescaled where a task has fewer" if mixed else ""))
     left.set(ylabel="tasks", title="Tasks by number of passes", ylim=(0, max(bottom) * 1.12))
     left.set_xticks(range(0, size + 1, max(1, size // 10)))
     _whole_numbers(left)
 
     grid = np.linspace(0.002, 0.998, 400)
-    band_of = {(k, n): band for n, k, band in counted}
-    often = Counter((k, n) for n, k, _ in counted)
+    band_of = {(k, n): band for n, k, band in known}
+    often = Counter((k, n) for n, k, _ in known)
     top = 0.0
     for (k, n), count in sorted(often.items()):
         density = beta_density(grid, k + 0.5, n - k + 0.5)
@@ -277,14 +278,14 @@ def strips(
         axis.pcolormesh(cells, cmap=palette, vmin=0, vmax=2, edgecolor="white" if named else "none",
                         linewidth=0.6 if named else 0, rasterized=not named)  # fmt: skip
         axis.set(title=labels.get(title, title), xlim=(0, size), ylim=(len(order), 0))
-        axis.set(xlabel=f"{size} attempts, passed ones first")
+        axis.set(xlabel=f"{counted(size, 'attempt')}, passed ones first")
         axis.set_xticks([0, size / 2, size], ["0", f"{size / 2:g}", str(size)])
         axis.spines[:].set_visible(False)
         axis.tick_params(length=0)
     if named:
         axes[0].set_yticks([i + 0.5 for i in range(len(order))], [short_uid(uid) for uid in order], fontsize=7)
     else:
-        axes[0].set(ylabel=f"{len(order)} tasks")
+        axes[0].set(ylabel=counted(len(order), "task"))
         axes[0].set_yticks([])
     for line, uid in enumerate(order):
         if mark := marks.get(uid):
@@ -300,8 +301,8 @@ def strips(
 
 
 def shares(rows: Mapping[str, Mapping[str, int]], title: str) -> Figure:
-    """Stacked shares, one bar per policy: {policy: {reason: count}}."""
-    names = [name for name, _ in sum((Counter(c) for c in rows.values()), Counter()).most_common()]
+    """Stacked shares, one bar per policy: {policy: {reason: count}}. The rarest of many reasons are one."""
+    rows, names = with_others(rows)
     figure, axes = _new(9.6, 1.35 + 0.42 * len(rows))
     palette = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#000000")
     hatches = ("", "", "//", "", "..", "\\\\", "", "")
@@ -323,6 +324,24 @@ def shares(rows: Mapping[str, Mapping[str, int]], title: str) -> Figure:
     axes.tick_params(axis="y", length=0)
     figure.legend(loc="outside lower center", ncols=min(5, len(names)), fontsize=9)
     return figure
+
+
+MOST_KINDS = 8  # that colours and hatches tell apart
+
+
+def with_others(rows: Mapping[str, Mapping[str, int]]) -> tuple[dict[str, Counter[str]], list[str]]:
+    """The counts with all but the most frequent reasons as `other (n kinds)`, and the reasons, the most frequent first
+    and the others last.
+    """
+    names = [name for name, _ in sum((Counter(c) for c in rows.values()), Counter()).most_common()]
+    if len(names) <= MOST_KINDS:
+        return {policy: Counter(c) for policy, c in rows.items()}, names
+    kept, tail = names[: MOST_KINDS - 1], names[MOST_KINDS - 1 :]
+    other = f"other ({len(tail)} kinds)"
+    told = {
+        p: Counter({**{n: c.get(n, 0) for n in kept}, other: sum(c.get(n, 0) for n in tail)}) for p, c in rows.items()
+    }
+    return told, [*kept, other]
 
 
 def times(rows: Sequence[tuple[str, float]], title: str) -> Figure:

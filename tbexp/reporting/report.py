@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tbexp.config.schema import BANDS
+from tbexp.errors import counted
 from tbexp.reporting import endings, figures, forecast, tables
 from tbexp.reporting.page import Section, picture, render
 from tbexp.reporting.partial import covered, covered_share, is_partial
@@ -145,8 +146,8 @@ def _tasks(run: RunData, out: Path) -> Section | None:
     size = found.size
     text = (
         f"Tasks that pass {size} of {size}: {len(found.gained)} gained, {len(found.lost)} lost. Tasks that pass at "
-        f"least once: {len(found.reached)} gained, {len(found.dropped)} lost. Compared are the {found.compared} tasks "
-        f"with all {size} attempts on both sides."
+        f"least once: {len(found.reached)} gained, {len(found.dropped)} lost. Compared: "
+        f"{counted(found.compared, 'task')} with all {size} attempts on both sides."
     )
     order = sorted({*before.outcomes, *after.outcomes}, key=lambda u: (-after.passed(u), -before.passed(u), u))
     marks = dict.fromkeys(found.gained, "gained") | dict.fromkeys(found.lost, "lost")
@@ -177,7 +178,7 @@ def _strips(run: RunData, out: Path) -> Section | None:
     uids = {uid for attempts in run.policies.values() for uid in attempts.outcomes}
     order = sorted(uids, key=lambda uid: (*(-attempts.passed(uid) for attempts in run.policies.values()), uid))
     caption = "Each line is a task, sorted by passes."
-    section = Section("tasks", "Every task")
+    section = Section("tasks", "Task by task")
     section.pictures.append(
         picture(out, "strips", caption, lambda: figures.strips(run.policies, order, {}, size, tables.labels(run)))
     )
@@ -197,7 +198,7 @@ def _pool(run: RunData, out: Path) -> Section | None:
     kept = sum(bool(row.get("kept")) for row in run.tasks)
     clean = sum(int(row.get("clean") or 0) for row in run.tasks)
     section.text.append(
-        f"{tables.counted(len(run.tasks), 'task')} with {clean:,} probe attempts that have a verdict; {kept} in the "
+        f"{counted(len(run.tasks), 'task')} with {clean:,} probe attempts that have a verdict; {kept} in the "
         "pool. A task's posterior is Jeffreys' Beta(passes + ½, failures + ½); the band that holds most of it decides."
     )
     section.text += _probing(run)
@@ -227,7 +228,7 @@ def _probe(run: RunData, out: Path) -> Section | None:
     clean, passed = (sum(row[name] for row in counts) for name in ("clean", "passed"))
     section = Section("probe", "The probe")
     section.text.append(
-        f"{tables.counted(len(probe.outcomes), 'task')} with {clean:,} attempts that have a verdict"
+        f"{counted(len(probe.outcomes), 'task')} with {counted(clean, 'attempt')} with a verdict"
         + (f"; {100 * passed / clean:.1f}% of them passed." if clean else ".")
     )
     if counts:
@@ -247,15 +248,16 @@ def _probing(run: RunData) -> list[str]:
     probe, reference = _at(facts, "probe"), _at(facts, "reference")
     if _at(probe, "kind") == "adaptive":
         found.append(
-            f"Adaptive probing took {probe['attempts']:,} attempts and saved {100 * probe['attempts_saved_share']:.0f}%"
-            f" of the full probe: {tables.counted(probe['stopped_early'], 'task')} stopped early"
+            f"Adaptive probing took {counted(probe['attempts'], 'attempt')} and saved "
+            f"{100 * probe['attempts_saved_share']:.0f}% of the full probe: "
+            f"{counted(probe['stopped_early'], 'task')} stopped early"
             + (f", {probe['extended']} got more attempts than that." if probe["extended"] else ".")
         )
     if reference:
         found.append(
             f"The reference {reference['model']} solves {reference['solvable']} of {reference['tasks']} candidates "
-            f"({reference['attempts']:,} attempts, {100 * reference['pass_rate']:.0f}% passed); the others were never "
-            "probed."
+            f"({counted(reference['attempts'], 'attempt')}, {100 * reference['pass_rate']:.0f}% passed); the others "
+            "were never probed."
         )
     return found
 
@@ -266,7 +268,7 @@ def _training(run: RunData, out: Path) -> Section | None:
     section = Section("training", "Training")
     reward = figures.series(run.steps, "train/reward_mean")
     mixed = figures.series(run.steps, "train/mixed_group_rate")
-    text = tables.counted(len(reward or run.steps), "update")
+    text = counted(len(reward or run.steps), "update")
     if reward:
         edge = max(1, len(reward) // 5)
         first, last = (sum(v for _, v in part) / len(part) for part in (reward[:edge], reward[-edge:]))
@@ -276,7 +278,7 @@ def _training(run: RunData, out: Path) -> Section | None:
         text += f"; in the mean update {100 * share:.0f}% of the groups held passes and failures"
     section.text.append(text + ".")
     refilled = [
-        f"{sum(v for _, v in found):,.0f} groups for {reason}"
+        f"{counted(round(sum(v for _, v in found)), 'group')} for {reason}"
         for name, reason in (("zero_variance", "equal rewards"), ("system_error_groups", "system errors"))
         if (found := figures.series(run.steps, f"train/refilled/{name}"))
     ]

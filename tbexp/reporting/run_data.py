@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tbexp.config.schema import BANDS
-from tbexp.errors import UserError, one_line
+from tbexp.errors import UserError, counted, one_line
 
 EDGES = {"rarely": 0.08, "hard": 0.40, "medium": 0.60, "often": 0.90}
 Json = Mapping[str, Any]
@@ -248,7 +248,7 @@ def _lines(file: Path, faults: list[str]) -> Iterator[Json]:
             if isinstance(row, dict):
                 yield row
     if broken:
-        faults.append(f"{file.parent.name}/{file.name}: {broken} lines are no JSON and were left out")
+        faults.append(f"{file.parent.name}/{file.name}: {counted(broken, 'line')} left out, no JSON")
 
 
 def _json(file: Path, faults: list[str]) -> Json:

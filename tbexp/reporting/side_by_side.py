@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tbexp.errors import counted
 from tbexp.evaluation import Pairing, TaskCounts, holm, load_published, pair
 from tbexp.reporting.partial import covered, is_partial
 from tbexp.reporting.run_data import Json, RunData, _at, _lines, read_run
@@ -227,13 +228,15 @@ def _remarks(found: Pairing, *sides: Side) -> list[str]:
     if found.attempts[0] != found.attempts[1]:
         remarks.append(f"{found.attempts[0]} and {found.attempts[1]} attempts per task: k of k is not compared")
     if any(found.missing):
-        remarks.append(f"{found.missing[0]} tasks of the first alone, {found.missing[1]} of the second alone")
+        remarks.append(
+            f"{counted(found.missing[0], 'task')} of the first alone, {found.missing[1]} of the second alone"
+        )
     if found.changed:
-        remarks.append(f"{len(found.changed)} tasks have the same uid and another content: left out")
+        remarks.append(f"left out: {counted(len(found.changed), 'task')} with the same uid and another content")
     if found.same_counts:
         remarks.append("every task has the same counts: probably the very same attempts")
     elif found.every is not None and found.every.tasks < len(found.shared):
-        remarks.append(f"k of k only of the {found.every.tasks} tasks whose attempts all have a verdict")
+        remarks.append(f"k of k only of {counted(found.every.tasks, 'task')} whose attempts all have a verdict")
     return remarks
 
 
@@ -256,14 +259,14 @@ def _warnings(sides: Sequence[Side], settings: Sequence[tuple[str, tuple[str, ..
     evaluated = [side for side in runs if side.policy]
     if names := _unlike(evaluated, lambda side: side.policy, lambda policy: f"{policy} policy"):
         found.append(f"Different policies stand for the runs: {names}.")
-    if names := _unlike(evaluated, lambda side: side.attempts, lambda k: f"{k} attempts"):
+    if names := _unlike(evaluated, lambda side: side.attempts, lambda k: counted(k, "attempt")):
         found.append(
             f"Attempts per task differ: {names}. pass@1 can be compared; k of k is another question for another k, and "
             "is not tested between these runs."
         )
-    counted = [side for side in evaluated if side.counts is not None]
-    with_content = all(side.counts and side.counts.contents for side in counted)
-    if names := _unlike(counted, lambda side: _task_set(side, with_content), lambda tasks: f"{len(tasks)} tasks"):
+    tallied = [side for side in evaluated if side.counts is not None]
+    with_content = all(side.counts and side.counts.contents for side in tallied)
+    if names := _unlike(tallied, lambda side: _task_set(side, with_content), lambda tasks: counted(len(tasks), "task")):
         found.append(
             f"Evaluated task sets differ: {names}. Rates in the table are of each run's own tasks; the paired tests "
             "use only tasks that both sides share."
@@ -281,13 +284,13 @@ def _warnings(sides: Sequence[Side], settings: Sequence[tuple[str, tuple[str, ..
             "not comparable with published ones, nor with runs that searched otherwise."
         )
     pools = [side for side in runs if side.run and side.run.tasks]
-    if names := _unlike(pools, _candidates, lambda uids: f"{len(uids)} candidates"):
+    if names := _unlike(pools, _candidates, lambda uids: counted(len(uids), "candidate")):
         found.append(f"Pools were chosen from different candidates: {names}; where these differ, so must the pools.")
     elif names := _unlike(pools, _candidate_contents, lambda content: f"content {content[:8]}"):
         found.append(f"Candidates have the same uids and another content: {names}. Their pools' overlap counts uids.")
     published = [side for side in sides if side.run is None]
     if published:
-        own = [side.letter for side in counted if not _is_the_benchmark(side)]
+        own = [side.letter for side in tallied if not _is_the_benchmark(side)]
         letters = ", ".join(side.letter for side in published)
         text = f"{letters}: published figures of ThinkingBox-Bench v1.0 (507 tasks, 20 attempts), without intervals; "
         text += "no tests are made with them."

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tbexp.config.schema import BANDS
+from tbexp.errors import counted
 from tbexp.reporting.figures import band_label, duration
 from tbexp.reporting.partial import covered, covered_share, is_partial, marked, whole_tasks
 from tbexp.reporting.run_data import Attempts, Json, RunData, _at
@@ -263,7 +264,7 @@ def change_table(found: Changes, before: Attempts, after: Attempts) -> Table:
                 str(after.passed(uid)),
             )
             rows.append((Cell(kind), *(Cell(cell) for cell in cells)))
-    caption = f"Passes of {found.size} attempts; a task may stand in two lists"
+    caption = f"Passes of {counted(found.size, 'attempt')}; a task may stand in two lists"
     return Table("tasks_gained_and_lost", caption, ("change", "task", "topic", "base", "trained"), tuple(rows))
 
 
@@ -311,7 +312,10 @@ def error_table(sources: Mapping[str, Attempts]) -> Table | None:
         counts = [Cell(_count(attempts.errors[kind])) for attempts in sources.values()]
         rows.append((Cell(kind), *counts, Cell(first if len(first) <= 160 else first[:159] + "…")))
     rows.append((Cell("all tries"), *(Cell(_count(a.total + _repeated(a))) for a in sources.values()), Cell("")))
-    return Table("system_errors", "System errors by kind, repeated tries included; none of them is scored",
+    left = [sum(o is None for made in a.outcomes.values() for o in made.values()) for a in sources.values()]
+    rows.append((Cell("attempts left without a verdict"), *(Cell(_count(n)) for n in left), Cell("")))
+    return Table("system_errors", "System errors by kind, in tries: an attempt may have been tried several times, and "
+                 "each try that failed counts; none of them is scored",
                  ("kind", *sources, "first message"), tuple(rows))  # fmt: skip
 
 
@@ -426,10 +430,6 @@ def points(value: float | None) -> str:
         return DASH
     text = f"{100 * value:+.1f}"
     return "0.0" if text in ("+0.0", "-0.0") else text
-
-
-def counted(number: float, noun: str) -> str:
-    return f"{number:,.10g} {noun}" + ("" if number == 1 else "s")
 
 
 def interval(found: Json, *, signed: bool = False) -> str:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from tbexp.config.schema import BANDS
+from tbexp.errors import UserError
+from tbexp.errors import counted as counted_of
 from tbexp.reporting.clusters import Cluster, Done, against, clusters, done
 from tbexp.reporting.figures import band_label
 from tbexp.reporting.page import visible
@@ -32,6 +34,7 @@ class Store:
     name: str
     folder: Path
     rows: dict[str, dict[int, Json]]
+    foreign: bool = False  # rows that were made elsewhere, whose lines hold what happened
 
     def trajectory(self, row: Json) -> Json:
         """What happened; empty where it was not kept or cannot be read."""
@@ -45,7 +48,9 @@ class Store:
                 found = json.loads(file.read(int(length)))
         except (OSError, ValueError):
             return {}
-        return found if isinstance(found, dict) else {}
+        if not isinstance(found, dict):
+            return {}
+        return as_trajectory(found, Path(name).parent) if self.foreign else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +137,8 @@ def files_of_pages(run: RunData) -> list[tuple[Path, os.stat_result]]:
     files = [run.folder / GROUPS]
     for _, folder in places_of(run):
         files += [file for pattern in ("attempts*.jsonl", "trajectories*.jsonl") for file in folder.glob(pattern)]
-    return [(file.relative_to(run.folder), file.stat()) for file in sorted(files) if file.is_file()]
+    known = [(file.relative_to(run.folder), file.stat()) for file in sorted(files) if file.is_file()]
+    return known + [(file, file.stat()) for file in map(Path, rows_elsewhere(run)) if file.is_file()]
 
 
 def read_stores(run: RunData) -> list[Store]:
@@ -152,7 +158,49 @@ def read_stores(run: RunData) -> list[Store]:
                 rows[uid][number] = row
         if rows:
             stores.append(Store(name, folder, rows))
-    return stores
+    return [*stores, *foreign_store(run, limit)]
+
+
+def foreign_store(run: RunData, limit: Any) -> list[Store]:
+    """evaluation.rows, where they are still there (else `run_data` has said so)."""
+    from tbexp.attempts import read_rows
+    from tbexp.config.schema import Fields
+
+    try:
+        fields = Fields(**(_at(run.config, "evaluation", "fields") or {}))
+        made = read_rows(rows_elsewhere(run), fields, placed=True) if "rows" in run.policies else []
+    except (UserError, ValueError):
+        return []
+    rows: dict[str, dict[int, Json]] = {}
+    for row in made:  # the clean one of an attempt comes last
+        if not (isinstance(limit, int) and row.attempt >= limit):
+            rows.setdefault(row.uid, {})[row.attempt] = row.as_dict()
+    return [Store("rows", Path(), rows, foreign=True)] if rows else []
+
+
+def rows_elsewhere(run: RunData) -> list[str]:
+    files = _at(run.config, "evaluation", "rows")
+    return [str(file) for file in files] if isinstance(files, list) else []
+
+
+def as_trajectory(line: Json, folder: Path) -> Json:
+    """What a row of `tb infer` says of its attempt, in the form of a trajectory; of one of tbexp what stands beside it.
+    Neither says what the attempt changed, but that of tbexp. folder: of the row's file.
+    """
+    if "test_result" not in line and isinstance(line.get("trajectory"), str):
+        return Store("", folder, {}).trajectory(line)
+    messages = [m for m in line.get("messages") or () if isinstance(m, Mapping)]
+    if not messages:
+        return {}
+    result = line.get("test_result")
+    at = _at(result, "lineno")
+    verdict = {
+        "message": _at(result, "tb"),
+        "line": at if isinstance(at, int) and at >= 0 else None,
+        "line_content": _at(result, "line_content"),
+        "metadata": _at(result, "metadata"),
+    }
+    return {"messages": messages, "verdict": verdict}
 
 
 def training_groups(run: RunData) -> dict[str, list[Json]]:
@@ -200,7 +248,7 @@ def way(uid: str, run: RunData, stores: Sequence[Store], row: Json | None, group
         lines.append(("pool", kept if row.get("kept") else f"not in the pool: {reasons or 'no reason is recorded'}"))
     if groups:
         used = sum(bool(group.get("used")) for group in groups)
-        lines.append(("train", f"{len(groups)} groups, {used} of them trained on"))
+        lines.append(("train", f"{counted_of(len(groups), 'group')}, {used} of them trained on"))
     for name, rows in by_name.items():
         if name not in ("reference", "probe"):
             lines.append(("evaluate", f"{name} passed {counted(rows)}"))
@@ -237,7 +285,7 @@ def attempts_of(uid: str, stores: Sequence[Store]) -> tuple[list[Shown], list[Cl
     for store, number, row in every:
         trajectory = store.trajectory(row)
         kept.append((store, number, row, trajectory, done(store.name, number, row.get("passed"), trajectory)))
-    acts = [each for *_, trajectory, each in kept if trajectory and each.passed is not None]
+    acts = [each for *_, trajectory, each in kept if "effects" in trajectory and each.passed is not None]
     found = clusters(acts)
     label = {(a.policy, a.attempt): cluster.label for cluster in found for a in cluster.members}
     first = {(c.members[0].policy, c.members[0].attempt) for c in found}
@@ -260,19 +308,27 @@ def attempts_of(uid: str, stores: Sequence[Store]) -> tuple[list[Shown], list[Cl
                 what=label.get((store.name, number), ""),
                 messages=texts[store.name, number],
                 verdict=verdict(row, trajectory),
-                difference=act.difference or (None if act.passed is None or not trajectory else ()),
+                difference=act.difference or (None if act.passed is None or "effects" not in trajectory else ()),
                 beyond=beyond,
                 lacking=lacking,
-                place=f"{store.name}/{row.get('trajectory')}" if trajectory else "",
+                place=f"{'' if store.foreign else f'{store.name}/'}{row.get('trajectory')}" if trajectory else "",
             )
         )
-    system = next((_system(trajectory) for *_, trajectory, _ in kept if trajectory), [])
+    system = next((told for *_, trajectory, _ in kept if (told := _system(trajectory))), [])
     return shown, found, system
 
 
 def _system(trajectory: Json) -> list[str]:
     messages = trajectory.get("messages") or ()
-    return [str(m.get("content")) for m in messages if m.get("T") == "Text" and m.get("role") == "system"]
+    return [_said(m) for m in messages if m.get("T", "Text") == "Text" and m.get("role") == "system"]
+
+
+def _said(message: Json) -> str:
+    """A message's text; of a list of parts, as chat endpoints take it, their texts."""
+    content = message.get("content")
+    if isinstance(content, list):
+        return "\n".join(str(_at(part, "text") or part) for part in content)
+    return str(content)
 
 
 def conversation(trajectory: Json) -> list[tuple[str, str]]:
@@ -280,7 +336,9 @@ def conversation(trajectory: Json) -> list[tuple[str, str]]:
     found = []
     for message in trajectory.get("messages") or ():
         kind = message.get("T")
-        if kind == "Text" and message.get("role") != "system":
+        if kind is None:
+            found += _of_chat(message)
+        elif kind == "Text" and message.get("role") != "system":
             tag = _at(message, "metadata", "tag")
             who = "agent thinks" if tag == "think" else "agent" if message.get("role") == "assistant" else "user"
             found.append((who, cut(str(message.get("content")))))
@@ -290,6 +348,21 @@ def conversation(trajectory: Json) -> list[tuple[str, str]]:
                 found.append(("call", cut(f"{call.get('name')}({arguments})")))
         elif kind == "ToolResponse":
             found.append(("answer", cut(f"{message.get('name')}: {message.get('content')}")))
+    return found
+
+
+def _of_chat(message: Json) -> list[tuple[str, str]]:
+    """A message as chat endpoints have it."""
+    role, found = message.get("role"), []
+    if thought := message.get("reasoning_content"):
+        found.append(("agent thinks", cut(str(thought))))
+    if role != "system" and message.get("content") is not None:
+        who = {"assistant": "agent", "tool": "answer"}.get(str(role), "user")
+        named = f"{message['name']}: " if who == "answer" and message.get("name") else ""
+        found.append((who, cut(named + _said(message))))
+    for call in message.get("tool_calls") or ():
+        told = _at(call, "function") or call
+        found.append(("call", cut(f"{_at(told, 'name')}({_at(told, 'arguments')})")))
     return found
 
 

@@ -247,7 +247,8 @@ def _text(content: Any) -> str | None:
     if isinstance(content, str):
         return content
     texts = [part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None for part in content]
-    return "\n".join(texts) if all(isinstance(text, str) for text in texts) else None
+    known = [text for text in texts if isinstance(text, str)]
+    return "\n".join(known) if len(known) == len(texts) else None
 
 
 def _parts(content: Any) -> list[Any]:

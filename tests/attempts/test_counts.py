@@ -70,6 +70,16 @@ def test_without_a_system_error_field_every_row_is_clean(tmp_path: Path) -> None
 PATHS = Fields(uid="id", passed="r.ok", system_error="bad")
 
 
+def test_attempts_that_are_called_by_a_text_keep_their_number_and_what_is_called_alike_is_one(tmp_path: Path) -> None:
+    def row(attempt: Any, ok: bool = True) -> dict[str, Any]:
+        return {"task": "a", "attempt": attempt, "ok": ok}
+
+    fields = Fields(uid="task", passed="ok", system_error=None)
+    file = lines(tmp_path, row("3"), row("second", False), row(None), row("second"), row(1.5, False))
+    found = [(row.attempt, row.passed) for row in read_rows([file], fields)]
+    assert found == [(0, False), (0, True), (1, True), (2, False), (3, True)]  # the two of one attempt stand together
+
+
 @pytest.mark.parametrize(
     ("row", "fields", "message"),
     [

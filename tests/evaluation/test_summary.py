@@ -172,9 +172,9 @@ def test_attempts_beyond_the_protocol_are_left_out() -> None:
 
 def test_duplicates_and_foreign_rows_are_named() -> None:
     rows = attempts_of(BASE)
-    with pytest.raises(UserError, match=r"1 attempts have more than one clean row: a:1 attempt 0"):
+    with pytest.raises(UserError, match=r"more than one clean row of 1 attempt: a:1 attempt 0"):
         run({"base": [*rows, rows[0]]})
-    with pytest.raises(UserError, match=r"rows of 1 tasks that are not evaluated: z:9"):
+    with pytest.raises(UserError, match=r"rows of 1 task not evaluated: z:9"):
         run({"base": [*rows, AttemptRow("z:9", 0, True, 1.0)]})
 
 

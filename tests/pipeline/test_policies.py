@@ -199,7 +199,10 @@ def test_the_hours_of_devices_are_those_that_the_attempts_were_made_under_whatev
     spending = spending_of(older, [*made[:2], *rows(4)[2:]])
     assert spending is not None and spending.gpu_hours == pytest.approx((2 * 90 / 2 * 4 + 2 * 90 / 3) / 3600)
     (said,) = faults_of(older, {"base": spending})
-    assert said.startswith("2 attempts do not tell how many ran at a time") and "policy.concurrency=3 is taken" in said
+    assert (
+        said.startswith("2 attempts without a word of how many ran at a time")
+        and "policy.concurrency=3 is taken" in said
+    )
     assert probing_usd(config(**RATE), made, "it") == probing_usd(config(**RATE, **{"policy.concurrency": 9}), made, "")
 
 

@@ -67,7 +67,7 @@ def test_rows_of_unknown_tasks_in_a_finished_store_are_refused(tmp_path: Path) -
             store.append(AttemptRow(uid, 0, passed=True, reward=1.0))
     task: Any = SimpleNamespace(uid="a")
     campaign = Campaign("evaluate base", tmp_path, [task], FixedNumber(["a"], 1), 1, lambda: None, None)  # type: ignore
-    with pytest.raises(UserError, match="rows of 1 tasks that are not among the 1 of this run: stray"):
+    with pytest.raises(UserError, match="rows of 1 task not among the 1 of this run: stray"):
         attempts_in(None, campaign)  # type: ignore[arg-type]
 
 

@@ -202,7 +202,7 @@ def test_what_must_not_be_compared_is_told(folders: list[Path], case: str, words
     if case == "attempts":
         assert found.tests[0].found.every is None and "not compared" in found.tests[0].remarks[0]
     if case == "tasks":
-        assert "1 tasks of the first alone" in found.tests[0].remarks[0]
+        assert "1 task of the first alone" in found.tests[0].remarks[0]
 
 
 def test_a_partial_run_is_marked_with_its_coverage_in_every_table_and_figure(tmp_path: Path, build_run: Build) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tbexp.reporting import write_report
-from tbexp.reporting.figures import outcome_cells
+from tbexp.reporting.figures import outcome_cells, with_others
 from tbexp.reporting.forecast import section_of, thrown_away
 from tbexp.reporting.run_data import read_run
 from tbexp.reporting.tables import Table, changes, group_tables, headline, percent, points
@@ -189,7 +189,7 @@ def test_broken_files_are_named_and_the_rest_is_shown(tmp_path: Path, build_run:
     (run / "evaluate").mkdir()
     (run / "evaluate/summary.json").write_text("{")
     text = Page(write_report(run).read_text()).text
-    assert "select/tasks.jsonl: 1 lines are no JSON" in text
+    assert "select/tasks.jsonl: 1 line left out, no JSON" in text
     assert "config.yaml can't be read" in text
     assert "evaluate/summary.json can't be read" in text
     assert "64 tasks with 512 probe attempts" in text
@@ -381,6 +381,25 @@ def test_rows_made_elsewhere_are_shown_attempt_by_attempt(tmp_path: Path) -> Non
     assert {"strips.png", "endings.png"} <= {file.name for file in (tmp_path / "run/report/figures").iterdir()}
     (tmp_path / "rows.jsonl").unlink()
     assert "evaluation.rows can&#39;t be read again" in write_report(tmp_path / "run").read_text()
+
+
+def test_of_many_kinds_of_endings_the_rarest_are_one_with_their_number() -> None:
+    rows = {"base": {f"r{n:02}": 100 - n for n in range(60)}, "trained": {"r59": 1000, "r00": 1}}
+    found, names = with_others(rows)
+    assert names[:2] == ["r59", "r00"] and names[-1] == "other (53 kinds)" and len(names) == 8
+    for policy, counts in rows.items():
+        assert sum(found[policy].values()) == sum(counts.values())
+    assert found["trained"]["other (53 kinds)"] == 0
+    few = {"base": {f"r{n}": 1 for n in range(8)}}
+    assert with_others(few) == (few, list(few["base"]))
+
+
+def test_system_errors_are_told_in_tries_and_in_attempts(full: Path) -> None:
+    table = {row["kind"]: row for row in csv.DictReader((full / "report/tables/system_errors.csv").open())}
+    rows = [json.loads(line) for line in (full / "evaluate/base/attempts.jsonl").open()]
+    assert table["all tries"]["base"] == str(len(rows))
+    assert table["attempts left without a verdict"]["base"] == "0" != table["tool_timeout"]["base"]
+    assert "in tries: an attempt may have been tried several times" in (full / "report/report.html").read_text()
 
 
 def test_controls_of_direction_are_shown_and_do_nothing(tmp_path: Path) -> None:

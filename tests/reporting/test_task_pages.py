@@ -60,7 +60,7 @@ def test_a_page_says_that_fifteen_of_twenty_changed_without_approval(run: Path) 
     assert "evaluate base passed 5 of 20" in text and "evaluate trained passed 20 of 20" in text
     assert "+ desk.changes.rentals.R1.machine = &#34;M9&#34;" in text
     assert "− desk.changes.approvals.A-1.state" in text
-    assert "1 groups, 1 of them trained on" in text and "+0.71 -0.71" in text
+    assert "1 group, 1 of them trained on" in text and "+0.71 -0.71" in text
 
 
 @pytest.mark.parametrize(
@@ -118,6 +118,40 @@ def test_what_is_not_known_to_have_changed_nothing_is_not_said_to(run: Path) -> 
     part = html[html.index('id="trained-0"') :]
     assert "It changed nothing" not in part and "What it changed is not known." in part
     assert "The conversation was not kept, or cannot be read." in part
+
+
+def test_rows_of_tb_infer_have_pages_with_their_conversations(tmp_path: Path) -> None:
+    def row(uid: str, n: int, messages: list[dict[str, Any]], **more: Any) -> str:
+        result = {"result": n > 0, "tb": "<b>why</b>", "lineno": 3, "line_content": "assert x", "metadata": {}}
+        metadata = {"repetition": n, "scenario": "s"}
+        plain = {"uid": uid, "messages": messages, "test_result": result, "metadata": metadata, "finish_reason": "done"}
+        return json.dumps(plain | more) + "\n"
+
+    native = trajectory({}, "swap", text="<script>alert(1)</script>")["messages"]
+    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": '{"bed": 1}'}}
+    chat = [
+        {"role": "system", "content": [{"type": "text", "text": "Be kind."}]},
+        {"role": "user", "content": "Swap it?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "name": "look", "content": "a bed"},
+    ]
+    lines = [row("a:1", 0, native), "\n", row("a:1", 1, chat), row("b:1", 0, [])]
+    rows = tmp_path / "rows.jsonl"
+    rows.write_bytes(b"\xef\xbb\xbf" + "".join(lines).encode())
+    (tmp_path / "run").mkdir()
+    config = {"evaluation": {"attempts": 2, "rows": [str(rows)]}}
+    (tmp_path / "run/config.yaml").write_text(json.dumps(config))
+    report = write_report(tmp_path / "run").parent
+    assert (report / "report.html").read_text().count("Every task") == 1
+    page = (report / "tasks/a_1.html").read_text()
+    assert "rows passed 1 of 2" in page and "rows 0: failed" in page and "rows 1: passed" in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page and "&lt;b&gt;why&lt;/b&gt;" in page
+    assert "Be kind." in page and "look({&#34;bed&#34;: 1})" in page and "look: a bed" in page
+    assert page.count("What it changed is not known.") == 2 and "changed nothing" not in page
+    assert "The conversation was not kept" in (report / "tasks/b_1.html").read_text()
+    assert is_current(tmp_path / "run")
+    rows.write_text("".join(lines).replace("a bed", "no bed"))
+    assert not is_current(tmp_path / "run")
 
 
 def test_clusters_are_by_what_changed_and_variants_by_exact_difference() -> None:
