@@ -316,6 +316,9 @@ def _sentences(run: RunData) -> list[str]:
         if tables.is_still(found):
             sentence += "; no task changed)"
         elif low is not None and high is not None:
+            paired = found.get("value")
+            if paired is not None and tables.points(paired) != tables.points(change):  # of the tasks that both have
+                sentence += f"; paired {tables.points(paired)}"
             sentence += f", 95% interval of the paired difference {tables.interval(found, signed=True)}"
             sentence += ", which includes 0)" if low <= 0 <= high else ")"
         else:

@@ -276,7 +276,12 @@ def test_a_partial_evaluation_is_marked_with_its_coverage_wherever_its_figures_s
     for name in ("before_after", "pass_at_k", "topics", "strips", "cost", "endings"):
         drawn = (run / f"report/figures/{name}.svg").read_text()
         assert drawn.count("partial)") >= 1, name
-    assert "of 4, passed" not in html and "4 of 4" in html
+    assert "4 of 4" in html
+    found = json.loads((run / "evaluate/summary.json").read_text())
+    each = [found["policies"][name]["pass_at_k"]["4"]["value"] for name in ("base", "trained")]
+    paired = found["difference"]["pass_at_k"]["4"]["value"]  # of the tasks that have all attempts on both sides
+    if points(each[1] - each[0]) != points(paired):
+        assert f"({points(each[1] - each[0])} points; paired {points(paired)}, 95% interval" in html
 
 
 def test_a_complete_evaluation_is_nowhere_called_partial(full: Path) -> None:
