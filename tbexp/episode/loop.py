@@ -51,9 +51,9 @@ class World:
 class Attempt:
     """One finished attempt.
 
-    passed is None exactly if `system_error` is set. seconds: by part (start, agent, user, tools, grading), and
-    `total`. trajectory: what happened, as JSON: messages in the shapes of thinkingbox-format.md 6.1, effects,
-    verdict.
+    passed is None exactly if `system_error` is set. judged: the check asked the judge. seconds: by part (start, agent,
+    user, tools, grading), and `total`. trajectory: what happened, as JSON: messages in the shapes of
+    thinkingbox-format.md 6.1, effects, verdict.
     """
 
     uid: str
@@ -68,6 +68,7 @@ class Attempt:
     domain: str
     system_error: WorldError | None = None
     others: Mapping[str, Usage] = field(default_factory=dict)  # tokens of the endpoints of user and judge, by role
+    judged: bool = False
     trajectory: dict[str, Any] = field(default_factory=dict)
 
 
@@ -133,6 +134,7 @@ async def run_attempt(
         domain=task.domain,
         system_error=error,
         others={role: used for role, used in spent.items() if role != "policy"},
+        judged=verdict is not None and verdict.judged,
         trajectory={
             "uid": task.uid,
             "attempt": attempt,

@@ -54,6 +54,11 @@ class Verdict:
     metadata: dict[str, Any] = field(default_factory=dict)
     line_content: str = ""
 
+    @property
+    def judged(self) -> bool:
+        """Whether the test asked the judge."""
+        return bool(self.metadata.get("judge_motivation"))
+
 
 class Judge(Protocol):
     """Answers a judge's question.

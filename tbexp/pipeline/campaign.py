@@ -255,6 +255,7 @@ def row_of(done: Attempt, tries: int, search: str, *, evaluation_only: bool = Fa
         user_completion_tokens=user.completion_tokens,
         judge_prompt_tokens=judge.prompt_tokens,
         judge_completion_tokens=judge.completion_tokens,
+        judged=done.judged,
         seconds=round(done.seconds["total"], 3),
         domain=done.domain,
         tries=tries,

@@ -167,7 +167,7 @@ def with_verdict(row: AttemptRow, verdict: Verdict) -> AttemptRow:
         passed=verdict.passed,
         reward=verdict.reward,
         system_error=None if error is None else {"kind": error.kind, "message": error.message[:2000]},
-        judged=bool(verdict.metadata.get("judge_motivation")) if error is None else row.judged,
+        judged=verdict.judged if error is None else row.judged,
     )
 
 

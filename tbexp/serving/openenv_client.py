@@ -141,6 +141,7 @@ class _Run:
             domain=str(counts.get("domain") or ""),
             system_error=WorldError(error["kind"], error["message"]) if error else None,
             others={role: Usage(**used) for role, used in (counts.get("others") or {}).items()},
+            judged=counts.get("judged") is True,
             trajectory=dict(last.get("attempt") or {"uid": self.uid, "attempt": self.attempt, "messages": []}),
         )
 

@@ -290,6 +290,7 @@ class TaskEnvironment(Environment):  # type: ignore[misc]
             "domain": done.domain,
             "seconds": done.seconds,
             "others": {role: asdict(used) for role, used in done.others.items()},
+            "judged": done.judged,
         }
         if done.system_error is not None:
             told = {"kind": done.system_error.kind, "message": done.system_error.message}

@@ -7,6 +7,7 @@ import io
 import random
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tbexp.config.compose import opened, plain
 from tbexp.config.folders import conf_folder
 from tbexp.config.schema import Config
 from tbexp.errors import UserError, WorldError, WorldFailure
+from tbexp.evaluation import summarise
 from tbexp.interpret.messages import Message, Reading
 from tbexp.pipeline.campaign import CampaignResult, _Queue, run_campaign
 from tbexp.pipeline.progress import Progress
@@ -124,6 +126,35 @@ def test_a_campaign_that_cannot_go_on_ends(
         run(tmp_path, solver(lambda uid: error))
     with AttemptStore(tmp_path, read_only=True) as store:
         assert not any(row.clean for row in store.rows())
+
+
+def test_rows_say_whose_verdict_needed_the_judge(tmp_path: Path) -> None:
+    asks = "def __tb_test_fn(x, judge):\n    assert judge.yesno('Was the customer greeted?')\n"
+    swallows = "def __tb_test_fn(x, judge):\n    if judge.yesno('Is it late?'):\n        assert False\n"
+    tasks = [replace(TASKS[0], test_code=asks), replace(TASKS[1], test_code=swallows), TASKS[2]]
+    judge = CONFIG.judge.model_copy(update={"kind": "scripted", "answers": {"greeted": False, "late": False}})
+    config = CONFIG.model_copy(update={"judge": judge})
+    with Progress(io.StringIO()) as progress:
+        run_campaign(
+            config,
+            tasks=tasks,
+            wanted=FixedNumber([task.uid for task in tasks], 1),
+            retries=0,
+            servers=SERVERS,
+            policy=solver(),
+            folder=tmp_path,
+            bar=progress.stage("probe", None, "attempts"),
+        )
+    with AttemptStore(tmp_path, read_only=True) as store:
+        found = {row.uid: (row.passed, row.judged) for row in store.rows()}
+        figures = summarise(
+            {"base": store.rows()},
+            attempts=1,
+            tasks={task.uid: task.domain for task in tasks},
+            settings=config.evaluation,
+        )["policies"]["base"]
+    assert [found[task.uid] for task in tasks] == [(False, True), (True, True), (True, False)]
+    assert figures["judged_share"] == 2 / 3 and figures["judged_by_code_share"] == 1 / 3
 
 
 RATES = dict(zip([task.uid for task in TASKS], (0.0, 0.5, 0.9, 0.3), strict=False))

@@ -19,7 +19,9 @@ import pytest
 
 import tbexp
 from tbexp.config.schema import Limits
-from tbexp.policy import Policy
+from tbexp.episode import Attempt
+from tbexp.interpret.messages import Reading
+from tbexp.policy import Policy, ScriptedPolicy
 from tbexp.samples.shipped import shipped
 from tbexp.samples.situation import Call
 from tbexp.serving.openenv_client import attempt_at
@@ -236,6 +238,29 @@ def test_tbexps_own_policy_gets_there_the_verdicts_that_it_gets_here(
             for name in ("passed", "reward", "finish_reason", "turns", "tool_calls", "prompt_tokens", "domain"):
                 assert row[name] == there[name], (name, row["uid"])
         assert process.poll() is None
+
+
+def test_an_attempt_elsewhere_says_whether_its_verdict_needed_the_judge(
+    new_place: Callable[[], Any], garden_words: Callable[[Any], list[str]]
+) -> None:
+    place = new_place()
+    checks = place.garden / "dataset/test_case/garden.py"
+    code = checks.read_text()
+    uid, checked = "garden.py:test_beans", 'assert changed(x) == {"B1": {"plant": "beans", "rows": 3}}'
+    assert checked in code
+    checks.write_text(code.replace(checked, "assert judge.yesno('Was the customer greeted?')"))
+    judge = ["judge=scripted", "+judge.answers={greeted: false}"]
+
+    async def attempts(url: str) -> list[Attempt]:
+        options = {"attempt": 0, "seed": 0, "limits": Limits(), "timeout_s": PATIENCE_S}
+        return [
+            await attempt_at(url, each, policy=ScriptedPolicy([Reading(text="No. <DONE>")]), **options)
+            for each in (uid, "garden.py:test_peas")
+        ]
+
+    with served(place.folder, *garden_words(place), *judge) as (address, _):
+        asked, unasked = asyncio.run(attempts(address))
+    assert (asked.passed, asked.judged, unasked.judged) == (False, True, False)
 
 
 def test_an_environment_that_is_not_there_is_the_worlds_failure(new_place: Callable[[], Any]) -> None:
