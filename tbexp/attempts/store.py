@@ -3,7 +3,8 @@
 Rows stand in `attempts.jsonl`, trajectories in `trajectories.jsonl`, the tools that trajectories name by a hash in
 `tools.jsonl` (with a shard: `attempts-<shard>.jsonl` and so on; a store reads the rows of all shards in its folder and
 writes its own). Each is appended with one write, the trajectory before the row that refers to it, so that a killed
-process leaves at most one torn line at the end of any file.
+process leaves at most one torn line at the end of any file. A row whose trajectory is gone (a removed file, a power
+cut) counts all the same: what was made and paid for is never made again.
 
 Which row counts, for one (uid, attempt): a clean row before any system error; of several system errors the last. A
 second clean row is a duplicate: `append` does not write it; found in files (merged shards, say) the first in the
@@ -27,6 +28,7 @@ from typing import Any, BinaryIO
 from filelock import FileLock, Timeout
 
 from tbexp.attempts.row import AttemptRow, row_from_dict
+from tbexp.config.whole import write_whole
 from tbexp.errors import Problem, UserError, counted
 
 log = logging.getLogger(__name__)
@@ -210,13 +212,21 @@ class AttemptStore:
             )
 
     def trajectory(self, row: AttemptRow) -> dict[str, Any] | None:
-        """The trajectory of a row of this store; None if it has none."""
+        """The trajectory of a row of this store; None if it has none, or a damaged one, of which a warning tells."""
         if row.trajectory is None:
             return None
         name, start, length = _parse_reference(row.trajectory)
-        with (self.folder / name).open("rb") as file:
-            file.seek(start)
-            loaded: dict[str, Any] = json.loads(file.read(length))
+        try:
+            with (self.folder / name).open("rb") as file:
+                file.seek(start)
+                loaded: dict[str, Any] = json.loads(file.read(length))
+            for field, own in (("uid", row.uid), ("attempt", row.attempt)):
+                if loaded.get(field, own) != own:
+                    raise ValueError(f"it is of {field} {loaded[field]}")
+        except (OSError, ValueError, AttributeError, RecursionError) as error:
+            place = f"{self.folder / name}, {length} bytes from byte {start}"
+            log.warning("%s attempt %d: its trajectory cannot be read (%s): %s", row.uid, row.attempt, place, error)
+            return None
         return loaded
 
     # -- inside
@@ -243,6 +253,7 @@ class AttemptStore:
         data = file.read_bytes()
         sizes: dict[str, int] = {}
         kept = 0  # bytes up to the end of the last good line
+        gone: dict[int, AttemptRow] = {}  # rows by line whose trajectories are not there
         lines = data.split(b"\n")
         torn = lines.pop() != b""
         for number, line in enumerate(lines, 1):
@@ -258,17 +269,12 @@ class AttemptStore:
                     Problem(str(error), where=f"{file}:{number}", fix="the line was damaged: remove or mend it")
                 ) from None
             if reference is not None:
-                # After a power cut rows can be on the disk whose trajectories are not. Offsets grow along the file, so
-                # everything from the first such row on is as good as not written.
                 name, start, length = reference
                 if name not in sizes:
                     path = self.folder / name
                     sizes[name] = path.stat().st_size if path.exists() else 0
-                if start + length > sizes[name]:
-                    if own:
-                        torn = True
-                        break
-                    row = replace(row, trajectory=None)
+                if start + length > sizes[name]:  # removed, or a power cut came between the row and it
+                    row = gone[number] = replace(row, trajectory=None)
             kept += len(line) + 1
             self._add(row, f"{file.name}:{number}")
         if torn:
@@ -276,6 +282,23 @@ class AttemptStore:
             log.log(level, "%s: %d bytes of an unfinished append at the end are dropped", file, len(data) - kept)
             if own:
                 _truncate(file, kept)
+        if gone:
+            log.log(
+                logging.WARNING if own else logging.INFO,
+                "%s: the trajectories of %d of its rows are gone, the first of %s attempt %d; their verdicts count, "
+                "but they cannot be shown or judged again",
+                file,
+                len(gone),
+                *next((row.uid, row.attempt) for row in gone.values()),
+            )
+            if own:  # else the next trajectories, written where these were, would be taken for theirs
+                write_whole(
+                    file,
+                    b"".join(
+                        _line(gone[number].as_dict()) if number in gone else line + b"\n"
+                        for number, line in enumerate(data[:kept].split(b"\n")[:-1], 1)
+                    ),
+                )
         if own and self._trajectory_file.exists():
             whole = _end_of_last_line(self._trajectory_file)
             if whole < self._trajectory_file.stat().st_size:

@@ -5,6 +5,7 @@ import logging
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -67,14 +68,56 @@ def test_a_torn_trajectory_at_the_end_is_cut_before_the_next_is_appended(tmp_pat
     assert len((tmp_path / "trajectories.jsonl").read_text().splitlines()) == 2
 
 
-def test_rows_whose_trajectory_never_reached_the_disk_are_done_again(tmp_path: Path) -> None:
-    with AttemptStore(tmp_path) as store:
+@pytest.mark.parametrize(("left", "torn"), [(None, ""), (0, ""), (0, '{"half'), (1, ""), (1, '{"uid"'), (2, "")])
+@pytest.mark.parametrize("sync_every", [1, 64])
+def test_rows_whose_trajectories_are_gone_count_and_are_never_given_those_of_later_attempts(
+    tmp_path: Path, left: int | None, torn: str, sync_every: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with AttemptStore(tmp_path, sync_every=sync_every) as store:
         for attempt in range(3):
-            store.append(row(attempt=attempt), {"t": attempt})
+            store.append(row(attempt=attempt, passed=attempt != 1), {"t": attempt})
     file = tmp_path / "trajectories.jsonl"
-    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:1]))
+    if left is None:
+        file.unlink()
+    else:
+        file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:left]) + torn.encode())
+    kept = left or 0
+    with AttemptStore(tmp_path, read_only=True) as store:  # a reader changes nothing
+        assert [store.trajectory(r) for r in store.rows()] == [{"t": n} if n < kept else None for n in range(3)]
+    assert not caplog.records
     with AttemptStore(tmp_path) as store:
-        assert store.missing(["a:x"], 3) == [("a:x", 1), ("a:x", 2)]
+        assert not store.missing(["a:x"], 3)
+        store.append(row(attempt=3), {"t": 3})
+        store.append(row(attempt=4), {"t": 4})
+    assert f"the trajectories of {3 - kept} of its rows are gone" in caplog.text
+    told = len(caplog.records)
+    with AttemptStore(tmp_path) as store:
+        assert [r.passed for r in store.rows()] == [True, False, True, True, True]
+        found = [store.trajectory(r) for r in store.rows()]
+    assert found == [{"t": n} if n < kept or n > 2 else None for n in range(5)]
+    assert len(caplog.records) == told  # it is told once
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda line: b"x" * (len(line) - 1) + b"\n", "Expecting value"),
+        (lambda line: line.replace(b'"a:x"', b'"a:y"'), "it is of uid a:y"),
+        (lambda line: line.replace(b'attempt":0', b'attempt":7'), "it is of attempt 7"),
+    ],
+)
+def test_a_damaged_trajectory_is_none_and_its_place_is_told(
+    tmp_path: Path, damage: Callable[[bytes], bytes], says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with AttemptStore(tmp_path) as store:
+        for attempt in range(2):
+            store.append(row(attempt=attempt), {"uid": "a:x", "attempt": attempt})
+    file = tmp_path / "trajectories.jsonl"
+    first, second = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(damage(first) + second)
+    with AttemptStore(tmp_path, read_only=True) as store:
+        assert [store.trajectory(r) for r in store.rows()] == [None, {"uid": "a:x", "attempt": 1}]
+    assert f"{file}, {len(first)} bytes from byte 0" in caplog.text and says in caplog.text
 
 
 def test_a_damaged_line_in_the_middle_is_named_with_file_and_line(tmp_path: Path) -> None:

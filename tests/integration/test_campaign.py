@@ -86,6 +86,16 @@ def test_rows_tell_how_many_ran_at_a_time_and_on_how_many_devices(tmp_path: Path
     assert found == {0: (3, 1), 1: (3, 1), 2: (6, 2)}  # not more at a time than there are attempts
 
 
+def test_attempts_whose_trajectories_are_gone_are_not_made_again(tmp_path: Path) -> None:
+    run(tmp_path, solver(), tasks=2)
+    (tmp_path / "trajectories.jsonl").unlink()
+    assert run(tmp_path, solver(), tasks=2, attempts=2) == CampaignResult(2, {})
+    with AttemptStore(tmp_path, read_only=True) as store:
+        found = [(row.attempt, store.trajectory(row)) for row in store.rows()]
+    assert [number if seen is None else seen["attempt"] for number, seen in found] == [0, 1, 0, 1]
+    assert [seen is None for _, seen in found] == [True, False, True, False]
+
+
 def test_a_system_error_that_goes_away_is_tried_again_and_one_that_stays_is_counted(tmp_path: Path) -> None:
     seen: list[str] = []
 
