@@ -360,20 +360,28 @@ def _summed(counts: Any) -> dict[str, int]:
 def _gained_and_lost(
     uids: Sequence[str], first: Sequence[Tally], second: Sequence[Tally], attempts: int
 ) -> dict[str, Any]:
-    """Tasks passed every time by one policy alone. With several seeds: in more seeds (of its own) than by the other."""
+    """Tasks passed every time by one policy alone. With several seeds: in more seeds (of its own) than by the other.
+
+    Only tasks that have all attempts on both sides are compared, for each pair of seeds and for the lists in all of
+    them; p is None where there are none.
+    """
     if len(first) != len(second) and 1 not in (len(first), len(second)):
         raise UserError(Problem(f"{len(first)} and {len(second)} seeds cannot be paired", where="evaluation"))
+    complete = np.all([run.clean == attempts for run in (*first, *second)], axis=0)
     before = np.mean([run.passed == attempts for run in first], axis=0)
     after = np.mean([run.passed == attempts for run in second], axis=0)
     tests = []
     for seed in range(max(len(first), len(second))):
-        old = first[seed % len(first)].passed == attempts
-        new = second[seed % len(second)].passed == attempts
-        gained, lost = int((new & ~old).sum()), int((old & ~new).sum())
-        tests.append({"gained": gained, "lost": lost, "p": mcnemar_exact(gained, lost)})
+        old, new = first[seed % len(first)], second[seed % len(second)]
+        whole = (old.clean == attempts) & (new.clean == attempts)
+        was, now = old.passed == attempts, new.passed == attempts
+        gained, lost, compared = (int((which & whole).sum()) for which in (now & ~was, was & ~now, whole))
+        p = mcnemar_exact(gained, lost) if compared else None
+        tests.append({"gained": gained, "lost": lost, "compared": compared, "p": p})
     return {
-        "gained": [uid for uid, more in zip(uids, (after > before).tolist(), strict=True) if more],
-        "lost": [uid for uid, less in zip(uids, (after < before).tolist(), strict=True) if less],
+        "compared": int(complete.sum()),
+        "gained": [uid for uid, more in zip(uids, (complete & (after > before)).tolist(), strict=True) if more],
+        "lost": [uid for uid, less in zip(uids, (complete & (after < before)).tolist(), strict=True) if less],
         "mcnemar": tests[0] if len(tests) == 1 else tests,
     }
 

@@ -338,11 +338,17 @@ def _paired(run: RunData) -> list[str]:
         return []
     each = [tests] if isinstance(tests, Mapping) else list(tests)
     of = ", one for each seed" if len(each) > 1 else ""
-    p = ", ".join("< 0.001" if test["p"] < 0.001 else f"= {test['p']:.3f}" for test in each)
+    p = ", ".join(
+        "unknown" if test["p"] is None else "< 0.001" if test["p"] < 0.001 else f"= {test['p']:.3f}" for test in each
+    )
     after, before = _at(found, "of") or ("trained", "base")
+    compared, tasks = _at(found, "compared"), _at(run.summary, "policies", after, "tasks")
+    which = "the same tasks"
+    if isinstance(compared, int) and isinstance(tasks, int) and compared < tasks:
+        which = f"the {compared} of {tasks} tasks that have all attempts on both sides"
     return [
         f"Tasks passed every time: {len(gained)} gained by {after}, {len(lost)} lost against {before} "
-        f"(exact McNemar test on the same tasks{of}: p {p})."
+        f"(exact McNemar test on {which}{of}: p {p})."
     ]
 
 

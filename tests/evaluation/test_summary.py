@@ -85,8 +85,41 @@ def test_the_paired_difference_names_what_was_gained_and_lost() -> None:
     assert difference["observed_all_k"]["value"] == pytest.approx(0.25)
     assert difference["pass_at_k"]["4"]["value"] == pytest.approx(0.25)
     assert (difference["gained"], difference["lost"]) == (["a:2"], [])
-    assert difference["mcnemar"] == {"gained": 1, "lost": 0, "p": 1.0}
+    assert difference["mcnemar"] == {"gained": 1, "lost": 0, "compared": 4, "p": 1.0}
     assert difference["by_domain"]["b"]["pass_at_1"]["value"] == pytest.approx(1 / 8)
+
+
+@pytest.mark.parametrize(
+    ("base", "trained", "gained", "lost", "tests"),
+    [
+        ([BASE], [TRAINED], ["a:2"], [], [(1, 0, 4)]),
+        # a:1 passed every time on both sides as far as it goes, and has an attempt less
+        ([BASE], [TRAINED | {"a:1": 3}], ["a:2"], [], [(1, 0, 3)]),
+        ([BASE | {"a:2": -3}], [TRAINED], [], [], [(0, 0, 3)]),
+        ([BASE | {"a:1": 3}], [TRAINED | {"a:1": 0}], ["a:2"], [], [(1, 0, 3)]),
+        ([BASE, BASE], [TRAINED, TRAINED | {"a:2": 3}], [], [], [(1, 0, 4), (0, 0, 3)]),
+        ([BASE], [dict.fromkeys(BASE, 3)], [], [], [(0, 0, 0)]),
+    ],
+)
+def test_only_tasks_that_have_all_attempts_on_both_sides_are_gained_or_lost(
+    base: list[dict[str, int]],
+    trained: list[dict[str, int]],
+    gained: list[str],
+    lost: list[str],
+    tests: list[tuple[int, int, int]],
+) -> None:
+    def made(counts: dict[str, int]) -> list[AttemptRow]:
+        """As many passes of four attempts; of three (a task with 3 passes, or -3 for none) the fourth was not made."""
+        rows = attempts_of({uid: max(passed, 0) for uid, passed in counts.items()})
+        return [row for row in rows if not (abs(counts[row.uid]) == 3 and row.attempt == 3)]
+
+    sides = {name: [made(run_) for run_ in runs] for name, runs in (("base", base), ("trained", trained))}
+    difference = run(sides, settings=settings(allow_partial=True))["difference"]
+    assert (difference["gained"], difference["lost"]) == (gained, lost)
+    found = difference["mcnemar"] if len(tests) > 1 else [difference["mcnemar"]]
+    assert [(test["gained"], test["lost"], test["compared"]) for test in found] == tests
+    assert [test["p"] is None for test in found] == [not compared for *_, compared in tests]
+    assert difference["compared"] == min(compared for *_, compared in tests)
 
 
 def test_a_policy_compared_with_itself_does_not_differ() -> None:
