@@ -46,7 +46,7 @@ def spending_of(config: Config, rows: Sequence[AttemptRow], *, made_elsewhere: b
     unpriced = tuple(dict.fromkeys((*unpriced, *untold)))
     policy = config.policy
     served = policy.serve == "vllm" and name_of(config) not in models
-    if (policy.kind == "local" or served) and rate > 0 and not elsewhere:
+    if (served or (policy.kind == "local" and policy.serve != "vllm")) and rate > 0 and not elsewhere:
         untold_of = (max(1, min(policy.concurrency, len(rows))), devices_of(policy))
         told = [(row.at_a_time, row.devices) if row.at_a_time else untold_of for row in rows]
         seconds = sum(row.seconds / many * on for row, (many, on) in zip(rows, told, strict=True))

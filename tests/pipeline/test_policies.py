@@ -27,6 +27,7 @@ with opened(conf_folder()) as compose:
 
 CHAT = {"policy.kind": "chat", "policy.endpoint.base_url": "http://localhost/v1", "policy.endpoint.model": "m"}
 SERVED = {"policy.kind": "chat", "policy.serve": "vllm", "policy.vllm.model": "weights"}
+WEIGHTS = {"policy.serve": "vllm", "policy.vllm.model": "weights"}
 NO_START = policies.Start(Path("vllm.log"), lambda text: pytest.fail("nothing is started for it"))
 PRICE = {"prompt": 2.0, "cached": 1.0, "completion": 10.0}
 
@@ -81,6 +82,15 @@ def test_a_reference_policy_has_its_own_section_format_and_price() -> None:
         # served here, on two devices
         ({**SERVED, "prices.gpu_hour_usd": 6.0, "policy.vllm.tensor_parallel_size": 2}, 2 * 360 / 4 / 3600 * 6),
         ({**SERVED, "policy.endpoint.model": "m", "prices.gpu_hour_usd": 6.0, "prices.models": {"m": PRICE}}, 0.01),
+        # local weights on vLLM: the same, by the name of the model
+        ({**WEIGHTS, "prices.gpu_hour_usd": 6.0, "policy.vllm.tensor_parallel_size": 2}, 2 * 360 / 4 / 3600 * 6),
+        (
+            {**WEIGHTS, "prices.gpu_hour_usd": 6.0, "prices.models": {"other": PRICE}},
+            360 / 4 / 3600 * 6,
+        ),
+        ({**WEIGHTS, "prices.gpu_hour_usd": 6.0, "prices.models": {"tiny": PRICE}}, 0.01),
+        ({**WEIGHTS, "prices.models": {"tiny": PRICE}}, 0.01),
+        ({"prices.gpu_hour_usd": 6.0, "policy.concurrency": 2, "prices.models": {"tiny": PRICE}}, 180 / 3600 * 6),
     ],
 )
 def test_an_evaluation_costs_what_the_price_table_says(changes: dict[str, Any], usd: float | None) -> None:
