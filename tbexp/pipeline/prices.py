@@ -42,7 +42,8 @@ def spending_of(config: Config, rows: Sequence[AttemptRow], *, made_elsewhere: b
         for role, kind, price in (("user", config.user.kind, user), ("judge", config.judge.kind, judge))
         if _unknown(price is not None, kind == "chat", elsewhere, any(used(role, row) for row in rows))
     )
-    untold = {} if judge is None else _untold("judge", judge, [row for row in rows if row.clean and row.judged])
+    untold = {} if user is None else _untold("user", user, [row for row in rows if row.clean and _heard_user(row)])
+    untold |= {} if judge is None else _untold("judge", judge, [row for row in rows if row.clean and row.judged])
     unpriced = tuple(dict.fromkeys((*unpriced, *untold)))
     policy = config.policy
     served = policy.serve == "vllm" and name_of(config) not in models
@@ -73,6 +74,13 @@ def spending_of(config: Config, rows: Sequence[AttemptRow], *, made_elsewhere: b
 def _generated(row: AttemptRow) -> bool:
     """False only where the policy produced nothing: its very first prompt was too long, say."""
     return row.turns > 0 or row.finish_reason not in OWN_LIMITS
+
+
+def _heard_user(row: AttemptRow) -> bool:
+    """Whether the simulated user has surely spoken: it ended the attempt, or there are two completions without calls,
+    of which only the last can be left unanswered. False also where rows do not tell it.
+    """
+    return row.finish_reason == "user_done" or row.turns - row.tool_calls > 1
 
 
 def _untold(role: str, price: ModelPrice, rows: Sequence[AttemptRow]) -> dict[str, tuple[int, int]]:

@@ -173,17 +173,24 @@ NOTHING = {"prompt_tokens": 0, "cached_tokens": 0, "completion_tokens": 0}
         ({"attempt": 2.0}, NOTHING, {}),
         ({"attempt": 2.0, "prompt": 1.0}, NOTHING, {"policy": (1, 4)}),
         (PRICE, {**NOTHING, "finish_reason": "token_limit"}, {}),  # its first prompt was too long
-        (PRICE, {**NOTHING, "finish_reason": "token_limit", "turns": 3}, {"policy": (1, 4)}),
+        (PRICE, {**NOTHING, "finish_reason": "token_limit", "turns": 3, "tool_calls": 2}, {"policy": (1, 4)}),
         (PRICE, {**NOTHING, "passed": None, "system_error": {"kind": "k", "message": ""}}, {}),
         (PRICE, {"judged": True, "judge_prompt_tokens": 9}, {"judge": (1, 1)}),
         (PRICE, {"judged": True, "judge_prompt_tokens": 9, "judge_completion_tokens": 1}, {}),
+        (PRICE, {"turns": 3, "tool_calls": 1, "finish_reason": "done"}, {"user": (1, 1)}),
+        (PRICE, {"turns": 3, "tool_calls": 2, "finish_reason": "done"}, {}),  # perhaps nobody asked the user
+        (PRICE, {"turns": 1, "finish_reason": "user_done"}, {"user": (1, 1)}),
+        (PRICE, {"turns": 1, "finish_reason": "user_done", "user_prompt_tokens": 9}, {"user": (1, 1)}),
+        (PRICE, {"turns": 3, "user_prompt_tokens": 9, "user_completion_tokens": 1}, {}),
+        (PRICE, {"turns": 3, "judged": True, **NOTHING}, {"policy": (1, 4), "user": (1, 1), "judge": (1, 1)}),
     ],
 )
 def test_attempts_that_do_not_tell_their_tokens_are_counted_and_leave_the_cost_unknown(
     price: dict[str, float], changes: dict[str, Any], untold: dict[str, tuple[int, int]]
 ) -> None:
-    judge = {"judge.kind": "chat", "judge.endpoint.model": "judge"}
-    made = config(**CHAT, **judge, **{"prices.models": {"m": price, "judge": PRICE}})
+    others = {f"{role}.kind": "chat" for role in ("user", "judge")}
+    others |= {f"{role}.endpoint.model": role for role in ("user", "judge")}
+    made = config(**CHAT, **others, **{"prices.models": {"m": price, "user": PRICE, "judge": PRICE}})
     attempts = [*rows(3), replace(rows(4)[3], **changes)]
     spending = spending_of(made, attempts)
     assert spending is not None and spending.untold == untold and spending.unpriced == tuple(untold)
@@ -191,10 +198,11 @@ def test_attempts_that_do_not_tell_their_tokens_are_counted_and_leave_the_cost_u
     assert (cost["campaign_usd"] is None) == bool(untold) and cost["at_least_usd"] > 0
     said = list(faults_of(made, {"base": spending}))
     assert len(said) == len(untold)
-    for role, (n, of) in untold.items():
-        assert f"{n} of {of} clean attempts do not tell all tokens of the {role}, whose model is" in said[0]
-        without = f"which is without the {role}'s tokens in {n} of {of} attempts"
-        assert told_cost(cost) == f"at least US$ {cost['at_least_usd']:.2f}, {without}"
+    for line, (role, (n, of)) in zip(said, untold.items(), strict=True):
+        assert f"{n} of {of} clean attempts do not tell all tokens of the {role}, whose model is" in line
+        assert f"the {role}'s tokens in {n} of {of} attempts" in told_cost(cost)
+    if untold:
+        assert told_cost(cost).startswith(f"at least US$ {cost['at_least_usd']:.2f}, which is without the ")
 
 
 def test_the_hours_of_devices_are_those_that_the_attempts_were_made_under_whatever_the_settings_are_now() -> None:
