@@ -72,9 +72,11 @@ def summarise(
     from tbexp.evaluation import summarise as figures_of
 
     config = run.config
-    spending = {
-        name: found for name, rows in rows_by_policy.items() if (found := spending_of(config, rows)) is not None
-    }
+    spending = {}
+    for name, rows in rows_by_policy.items():
+        counted = [row for row in rows if row.attempt < config.evaluation.attempts]  # the others are in no figure
+        if (found := spending_of(config, counted)) is not None:
+            spending[name] = found
     for fault in faults_of(config, spending):
         log.warning("evaluate: %s", fault)
     if "trained" in spending:

@@ -125,6 +125,15 @@ def test_the_cost_of_a_user_without_a_price_is_not_claimed_and_the_warning_names
     assert code == 0 and "prices.models names no model of this run (policy tiny); it has tinny" in said
 
 
+@pytest.mark.parametrize("beyond", [{}, {"prompt_tokens": 5, "user_prompt_tokens": 7}])
+def test_rows_beyond_the_attempts_asked_for_are_in_no_cost(evaluate: Evaluate, beyond: Row) -> None:
+    more = [row | beyond for row in rows_of(6) if row["attempt"] >= 4]
+    code, said, summary = evaluate([*rows_of(4, prompt_tokens=1000), *more], "prices.models={tiny:{prompt:1.0}}")
+    cost = summary["policies"]["rows"]["cost"]
+    assert code == 0 and "the cost is not told" not in said and "96 rows of attempts beyond" in said
+    assert cost["campaign_usd"] == pytest.approx(192 * 1000 / 1e6) and not cost["unpriced"]
+
+
 @pytest.mark.parametrize(
     ("word", "says"),
     [
