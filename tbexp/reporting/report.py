@@ -15,9 +15,9 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from tbexp.config.schema import BANDS
+from tbexp.config.schema import BANDS, STAGES
 from tbexp.errors import counted
-from tbexp.reporting import endings, figures, forecast, tables
+from tbexp.reporting import costs, endings, figures, forecast, tables
 from tbexp.reporting.page import Section, picture, render
 from tbexp.reporting.partial import covered, covered_share, is_partial
 from tbexp.reporting.run_data import Json, RunData, _at, read_run
@@ -46,6 +46,7 @@ def write_report(run_dir: Path) -> Path:
             make(run, fresh)
             for make in (
                 _results,
+                costs.section_of,
                 _topics,
                 _tasks,
                 _published,
@@ -109,9 +110,6 @@ def _results(run: RunData, out: Path) -> Section | None:
             "The wider the gap, the less a single pass says."
         )
         section.pictures.append(picture(out, "pass_at_k", caption, lambda: figures.repeats(lines, labels)))
-    if "US$ per reliable task" in table.columns:
-        cautions = [str(c) for p in policies.values() if (c := _at(p, "cost", "caution"))]
-        section.text += list(dict.fromkeys(cautions))
     return section
 
 
@@ -338,14 +336,11 @@ def _paired(run: RunData) -> list[str]:
         return []
     each = [tests] if isinstance(tests, Mapping) else list(tests)
     of = ", one for each seed" if len(each) > 1 else ""
-    p = ", ".join(
-        "unknown" if test["p"] is None else "< 0.001" if test["p"] < 0.001 else f"= {test['p']:.3f}" for test in each
-    )
+    p = ", ".join("unknown" if p is None else "< 0.001" if p < 0.001 else f"= {p:.3f}" for p in (t["p"] for t in each))
     after, before = _at(found, "of") or ("trained", "base")
     compared, tasks = _at(found, "compared"), _at(run.summary, "policies", after, "tasks")
-    which = "the same tasks"
-    if isinstance(compared, int) and isinstance(tasks, int) and compared < tasks:
-        which = f"the {compared} of {tasks} tasks that have all attempts on both sides"
+    some = isinstance(compared, int) and isinstance(tasks, int) and compared < tasks
+    which = f"the {compared} of {tasks} tasks that have all attempts on both sides" if some else "the same tasks"
     return [
         f"Tasks passed every time: {len(gained)} gained by {after}, {len(lost)} lost against {before} "
         f"(exact McNemar test on {which}{of}: p {p})."

@@ -87,6 +87,7 @@ def test_every_figure_and_table_also_lies_beside_the_report(full: Path) -> None:
     tables = {path.stem for path in (full / "report/tables").glob("*.csv")}
     assert tables == {
         "headline",
+        "cost",
         "certainty",
         "claims",
         "verdicts",
