@@ -29,7 +29,7 @@ from tbexp.config.secrets import provide
 from tbexp.config.whole import write_whole
 from tbexp.episode import open_judge
 from tbexp.episode.loop import OWN_LIMITS
-from tbexp.errors import Problem, UserError, WorldError, counted
+from tbexp.errors import Problem, UserError, WorldError, WorldFailure, counted, one_line
 from tbexp.grading import Grader, Judge, TestContext, Verdict, open_grader
 from tbexp.pipeline.evaluated import partial
 from tbexp.pipeline.files import write_json
@@ -52,8 +52,8 @@ class _NoSession:
 
 
 def regrade(config: Config, *, run_dir: Path, inputs: Inputs | None = None) -> None:
-    """Judges the attempts in `run_dir` again. UserError where there are none; WorldFailure (from the summary) where
-    attempts are left without a verdict and evaluation.allow_partial is false.
+    """Judges the attempts in `run_dir` again. UserError where there are none; WorldFailure where evaluated attempts are
+    left without a verdict (from the summary), or any others have lost theirs, and evaluation.allow_partial is false.
     """
     folders = stores_of(run_dir)
     if not folders:
@@ -113,6 +113,14 @@ def regrade(config: Config, *, run_dir: Path, inputs: Inputs | None = None) -> N
             for name, found in summary["policies"].items():
                 figure, every = found["pass_at_1"]["value"], found["observed_all_k"]["tasks"]
                 progress.say(f"{name}: pass@1 {figure:.1%}, every time {counted(every, 'task')}{partial(found)}")
+        lost = [row for row in changed if row["after"] is None]
+        if lost and not config.evaluation.allow_partial:
+            each = ", ".join(f"{count} of {name}" for name, count in Counter(row["policy"] for row in lost).items())
+            first = lost[0]["system_error"]
+            raise WorldFailure(
+                f"attempts have lost their verdict: {each}; the first, {lost[0]['uid']} attempt {lost[0]['attempt']}: "
+                f"{first['kind']}, {one_line(first['message'])}\n{FILL}, or set evaluation.allow_partial=true"
+            )
 
 
 def stores_of(run_dir: Path) -> dict[str, Path]:
@@ -149,7 +157,7 @@ async def _again(
     if task is None:
         lacking = "the task is not among the tasks of this config"
     elif trajectory is None:
-        lacking = "its final state was not kept"
+        lacking = "its final state was not kept, or cannot be read"
     elif "init_result" not in trajectory and "init_result" in task.test_code:
         lacking = "the check asks what the servers said at the start, which was not kept"
     if lacking is not None or task is None or trajectory is None:

@@ -15,7 +15,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from tbexp.config.schema import BANDS, STAGES
+from tbexp.config.schema import BANDS
 from tbexp.errors import counted
 from tbexp.reporting import costs, endings, figures, forecast, tables
 from tbexp.reporting.page import Section, picture, render

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -103,6 +104,45 @@ def test_what_a_stored_state_cannot_answer_is_no_verdict_and_never_a_failure(pla
         again(played, [replace(TASKS[0], test_code=f"def __tb_test_fn(x, judge):\n    {asks}\n"), *TASKS[1:]])
     (row,) = [json.loads(line) for line in (played / "regrade/changed.jsonl").read_text().splitlines()]
     assert (row["before"], row["after"]) == (True, None) and row["system_error"]["kind"]
+
+
+@pytest.mark.parametrize("others", [[], ["evaluate/base"]])
+@pytest.mark.parametrize("store", ["probe", "reference"])
+def test_a_verdict_that_is_lost_outside_of_the_evaluation_is_a_failure_too(
+    played: Path, tmp_path: Path, store: str, others: list[str]
+) -> None:
+    for name in (store, *others):
+        shutil.copytree(played / "evaluate/base", tmp_path / name)
+    (tmp_path / store / "trajectories.jsonl").unlink()
+    with pytest.raises(WorldFailure, match=f"have lost their verdict: 3 of {store}; .*attempt 0: not_kept") as caught:
+        regrade(SETTINGS, run_dir=tmp_path, inputs=Given(TASKS))
+    assert "evaluation.allow_partial=true" in str(caught.value)
+    assert (tmp_path / "regrade/summary.json").exists() == bool(others)  # what has all its verdicts is told
+    allowed = SETTINGS.evaluation.model_copy(update={"allow_partial": True})
+    regrade(SETTINGS.model_copy(update={"evaluation": allowed}), run_dir=tmp_path, inputs=Given(TASKS))
+    changed = [json.loads(line) for line in (tmp_path / "regrade/changed.jsonl").read_text().splitlines()]
+    assert [(row["policy"], row["after"]) for row in changed] == [(store, None)] * 3
+
+
+def test_an_attempt_that_never_had_a_verdict_has_lost_none(tmp_path: Path) -> None:
+    with AttemptStore(tmp_path / "probe") as store:
+        store.append(AttemptRow(TASKS[0].uid, 0, None, 0.0, {"kind": "broken", "message": ""}), {"messages": []})
+    regrade(SETTINGS, run_dir=tmp_path, inputs=Given(TASKS))
+    assert (tmp_path / "regrade/changed.jsonl").read_text() == ""
+
+
+def test_a_damaged_trajectory_takes_the_verdict_of_its_own_attempt_alone(
+    played: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(played / "evaluate/base", tmp_path / "evaluate/base")
+    file = tmp_path / "evaluate/base/trajectories.jsonl"
+    first, *others = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(first.replace(b'"', b"?") + b"".join(others))
+    with pytest.raises(WorldFailure, match="2 of 3 attempts have a verdict"):
+        again(tmp_path, TASKS)
+    (row,) = [json.loads(line) for line in (tmp_path / "regrade/changed.jsonl").read_text().splitlines()]
+    assert row["system_error"]["kind"] == "not_kept" and "cannot be read" in row["message"]
+    assert f"{file}, {len(first)} bytes from byte 0" in caplog.text
 
 
 def test_an_attempt_that_ended_by_its_own_limit_stays_failed(tmp_path: Path) -> None:
