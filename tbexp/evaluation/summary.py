@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 Rows = Sequence[AttemptRow]
 
-_ALL_K = 100  # every k up to here, and k = attempts
-
 
 def summarise(
     policies: Mapping[str, Rows | Sequence[Rows]],
@@ -169,7 +167,7 @@ class _Part:
         every_k: bool = True,
     ) -> None:
         self.attempts = attempts
-        self.ks = sorted({*(range(1, min(attempts, _ALL_K) + 1) if every_k else [1]), attempts})
+        self.ks = list(range(1, attempts + 1)) if every_k else sorted({1, attempts})
         self.columns, self.spans = columns, spans
         self.resampling = Resampling.of(columns, samples=settings.bootstrap, seed=settings.seed, label=label)
         self.values = {name: self._values(name) for name in spans}

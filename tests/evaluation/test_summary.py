@@ -69,6 +69,19 @@ def test_the_figures_of_a_policy() -> None:
     assert figures["cost"] is None
 
 
+def test_every_k_up_to_the_number_of_attempts_has_its_figures_also_of_many() -> None:
+    n, passed = 150, {"x": 30, "y": 149}
+    figures = run({"rows": attempts_of(passed, n=n)}, attempts=n, tasks={"x": "d", "y": "d"})["policies"]["rows"]
+    for part in (figures, figures["by_domain"]["d"]):
+        for key in ("pass_at_k", "pass_power_k", "pass_power_k_plug_in"):
+            assert list(part[key]) == [str(k) for k in range(1, n + 1)]
+    for k in (101, 121, 149, 150):
+        power = [math.comb(c, k) / math.comb(n, k) for c in passed.values()]
+        once = [1 - math.comb(n - c, k) / math.comb(n, k) for c in passed.values()]
+        assert figures["pass_power_k"][str(k)]["value"] == pytest.approx(sum(power) / 2, abs=1e-12)
+        assert figures["pass_at_k"][str(k)]["value"] == pytest.approx(sum(once) / 2)
+
+
 def test_the_example_of_the_specification() -> None:
     rows = attempts_of({"x": 5, "y": 2}, n=5)
     figures = run({"rows": rows}, attempts=5, tasks={"x": "d", "y": "d"})["policies"]["rows"]
