@@ -7,7 +7,7 @@ Only what is there is looked at: a row may lack all of it. Other fields than the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tbexp.attempts.row import MOST
@@ -15,13 +15,18 @@ from tbexp.errors import one_line
 
 _COUNTS: Final = (
     *("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens"),
-    *("user_prompt_tokens", "user_completion_tokens", "judge_prompt_tokens", "judge_completion_tokens"),
+    *("user_prompt_tokens", "user_cached_tokens", "user_completion_tokens", "user_reasoning_tokens"),
+    *("judge_prompt_tokens", "judge_cached_tokens", "judge_completion_tokens", "judge_reasoning_tokens"),
     *("turns", "tool_calls", "tries"),
 )
 _TEXTS: Final = ("finish_reason", "domain", "search")
 _FLAGS: Final = ("judged", "evaluation_only")
 OPTIONAL: Final = (*_COUNTS, *_TEXTS, *_FLAGS, "reward", "seconds")  # what an attempt of tbexp may say or leave away
-_PARTS: Final = (("cached_tokens", "prompt_tokens"), ("reasoning_tokens", "completion_tokens"))
+_PARTS: Final = tuple(
+    (f"{role}{part}_tokens", f"{role}{whole}_tokens")
+    for role in ("", "user_", "judge_")
+    for part, whole in (("cached", "prompt"), ("reasoning", "completion"))
+)
 _USAGE: Final = (
     ("input_tokens", "input_tokens_details", "cached_tokens"),
     ("output_tokens", "output_tokens_details", "reasoning_tokens"),
@@ -101,7 +106,7 @@ def _count(name: str, value: Any) -> Iterator[str]:
         yield _too_large(name, value)
 
 
-def _within(sizes: Mapping[str, Any], parts: tuple[tuple[str, str], ...]) -> Iterator[str]:
+def _within(sizes: Mapping[str, Any], parts: Sequence[tuple[str, str]]) -> Iterator[str]:
     for part, whole in parts:
         some, every = sizes.get(part), sizes.get(whole)
         if type(some) is int and type(every) is int and some > every >= 0:

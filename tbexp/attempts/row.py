@@ -16,7 +16,7 @@ class AttemptRow:
     passed: None exactly if the world failed; `system_error` is then {"kind", "message"}. `attempt` counts from 0
     within the task. `tries` is the number of the try that made this row (1: the first one). Tokens of the policy are
     sums over its completions; `prompt_tokens` includes `cached_tokens`, `completion_tokens` includes
-    `reasoning_tokens`. `judged`: the verdict needed a judge. `search`: the knowledge search that the servers had,
+    `reasoning_tokens`; so do those of user and judge. `judged`: the verdict needed a judge. `search`: the knowledge search that the servers had,
     `embedded` or `external`; verdicts under the embedded one are not comparable with published ones.
     `evaluation_only`: the task is one of the public benchmark, so nothing may be trained on the attempt. `at_a_time`:
     how many attempts ran beside each other, this one included; 0: not recorded. `devices`: of this run that generated
@@ -43,6 +43,10 @@ class AttemptRow:
     user_completion_tokens: int = 0
     judge_prompt_tokens: int = 0
     judge_completion_tokens: int = 0
+    user_cached_tokens: int = 0
+    user_reasoning_tokens: int = 0
+    judge_cached_tokens: int = 0
+    judge_reasoning_tokens: int = 0
     judged: bool = False
     search: str = ""
     evaluation_only: bool = False

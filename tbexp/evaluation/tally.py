@@ -20,9 +20,13 @@ _TOKENS = (
     "completion_tokens",
     "reasoning_tokens",
     "user_prompt_tokens",
+    "user_cached_tokens",
     "user_completion_tokens",
+    "user_reasoning_tokens",
     "judge_prompt_tokens",
+    "judge_cached_tokens",
     "judge_completion_tokens",
+    "judge_reasoning_tokens",
 )
 
 # How an attempt ends that the agent itself declares finished: it says so, or calls the tool that ends its turn. Which

@@ -272,5 +272,5 @@ def _others_usd(
 
 def tokens_of(rows: Sequence[AttemptRow]) -> dict[str, int]:
     """Sums over rows of every kind of tokens."""
-    names = (*TOKENS, *(f"{role}_{kind}_tokens" for role in ("user", "judge") for kind in ("prompt", "completion")))
+    names = [f"{role}{kind}" for role in ("", "user_", "judge_") for kind in TOKENS]
     return {name: sum(getattr(row, name) for row in rows) for name in names}

@@ -124,11 +124,12 @@ def note_groups(file: Path, ledger: Ledger, step: int) -> None:
 
 
 def others_of(used: Mapping[str, Usage]) -> dict[str, int]:
-    """{user_prompt_tokens, ...} of the roles that asked an endpoint."""
+    """{user_prompt_tokens, ...} of the roles that asked an endpoint, cached and reasoning ones if there are any."""
     return {
-        f"{role}_{kind}_tokens": getattr(usage, f"{kind}_tokens")
+        f"{role}_{kind}_tokens": tokens
         for role, usage in used.items()
-        for kind in ("prompt", "completion")
+        for kind in ("prompt", "cached", "completion", "reasoning")
+        if (tokens := getattr(usage, f"{kind}_tokens")) or kind in ("prompt", "completion")
     }
 
 

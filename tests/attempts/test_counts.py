@@ -203,7 +203,8 @@ def test_rows_of_tb_infer_become_attempts_with_tokens_time_and_kinds_of_error(tm
 OWN = AttemptRow(
     "a:1", 3, True, 0.5, finish_reason="done", turns=2, tool_calls=4, prompt_tokens=9, completion_tokens=7, seconds=1.5,
     domain="d", tries=2, cached_tokens=5, reasoning_tokens=3, user_prompt_tokens=11, user_completion_tokens=12,
-    judge_prompt_tokens=13, judge_completion_tokens=14, judged=True, search="embedded", evaluation_only=True,
+    judge_prompt_tokens=13, judge_completion_tokens=14, user_cached_tokens=2, user_reasoning_tokens=4,
+    judge_cached_tokens=6, judge_reasoning_tokens=8, judged=True, search="embedded", evaluation_only=True,
 )  # fmt: skip
 FAULT = {"kind": "tool_timeout", "message": "m"}
 
@@ -235,6 +236,12 @@ def test_fields_that_an_attempt_lacks_or_has_besides_do_not_touch_the_others(
         ({"domain": 3}, "domain: 3 is no text"),
         ({"search": False}, "search: False is no text"),
         ({"judged": "yes"}, "judged: 'yes' is neither true nor false"),
+        (
+            {"user_cached_tokens": 12},
+            "user_cached_tokens: 12 are more than user_prompt_tokens, 11, which they are part of",
+        ),
+        ({"judge_reasoning_tokens": 15}, "judge_reasoning_tokens: 15 are more than judge_completion_tokens, 14,"),
+        ({"judge_cached_tokens": -1}, "judge_cached_tokens: -1 is no whole number from 0 on"),
         ({"evaluation_only": 1}, "evaluation_only: 1 is neither true nor false"),
         ({"tries": 1.0}, "tries: 1.0 is no whole number"),
         ({"system_error": {"kind": 3}, "passed": None}, "system_error.kind: 3 is no text"),

@@ -113,24 +113,28 @@ def test_an_evaluation_costs_what_the_price_table_says(changes: dict[str, Any], 
 
 
 def test_what_user_and_judge_used_stands_in_the_row_and_is_paid_for() -> None:
-    used = {"user": Usage(1000, 0, 10), "judge": Usage(200, 0, 2)}
+    used = {"user": Usage(1000, 400, 10, 4), "judge": Usage(200, 100, 2, 1)}
     done = Attempt("a", 0, True, 1.0, "done", 1, 0, Usage(100, 50, 5), {"total": 2.0}, "d", others=used)
     row = row_of(done, 1, "none")
     assert (row.user_prompt_tokens, row.user_completion_tokens) == (1000, 10)
     assert (row.judge_prompt_tokens, row.judge_completion_tokens) == (200, 2)
+    kept = {f"{role}_{kind}_tokens" for role in used for kind in ("cached", "reasoning")}
+    assert sorted(getattr(row, name) for name in kept) == [1, 4, 100, 400]
     made = config(
         **CHAT,
         **{f"{role}.kind": "chat" for role in ("user", "judge")},
         **{f"{role}.endpoint.model": role for role in ("user", "judge")},
-        **{"prices.models": {"m": PRICE, "user": PRICE, "judge": PRICE}},
+        **{"prices.models": {"m": PRICE, "user": {**PRICE, "reasoning": 20.0}, "judge": PRICE}},
     )
     spending = spending_of(made, [row])
     assert spending is not None
     assert not spending.unpriced and not list(faults_of(made, {"base": spending}))
     found = cost_of([tally([row], ["a"], 1)], 1, spending)
     assert found["policy_usd"] == pytest.approx((50 * 2 + 50 * 1 + 5 * 10) / 1e6)
-    assert found["user_usd"] == pytest.approx((1000 * 2 + 10 * 10) / 1e6)
-    assert found["judge_usd"] == pytest.approx((200 * 2 + 2 * 10) / 1e6)
+    assert found["user_usd"] == pytest.approx((600 * 2 + 400 * 1 + 6 * 10 + 4 * 20) / 1e6)
+    assert found["judge_usd"] == pytest.approx((100 * 2 + 100 * 1 + 2 * 10) / 1e6)
+    probed, _ = probing_usd(made, [row], "it")
+    assert probed == pytest.approx(found["campaign_usd"])
 
 
 @pytest.mark.parametrize(

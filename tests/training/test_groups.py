@@ -115,7 +115,11 @@ def test_what_is_thrown_away_is_counted_in_attempts_tokens_and_seconds() -> None
 
 def test_what_user_and_judge_spend_is_counted_over_all_attempts_and_failed_tries(tmp_path: Path) -> None:
     spent = others_of({"user": Usage(10, 4, 2, 1), "judge": Usage(5, 0, 1, 0)})
-    assert spent == {"user_prompt_tokens": 10, "user_completion_tokens": 2} | {
+    assert spent == {
+        "user_prompt_tokens": 10,
+        "user_cached_tokens": 4,
+        "user_completion_tokens": 2,
+        "user_reasoning_tokens": 1,
         "judge_prompt_tokens": 5,
         "judge_completion_tokens": 1,
     }
@@ -124,6 +128,7 @@ def test_what_user_and_judge_spend_is_counted_over_all_attempts_and_failed_tries
     ledger.failures = [Failure("t", "world", "tool_timeout", "late", others={"user_prompt_tokens": 7})]
     metrics = ledger.metrics()
     assert metrics["train/others/user_prompt_tokens"] == 27 and metrics["train/others/judge_completion_tokens"] == 2
+    assert metrics["train/others/user_cached_tokens"] == 8
     file = tmp_path / "others.jsonl"
     assert read_others(file) == {}
     note_others(file, 3, "update", 4, ledger.others())
