@@ -84,7 +84,7 @@ def test_rows_whose_trajectories_are_gone_count_and_are_never_given_those_of_lat
     kept = left or 0
     with AttemptStore(tmp_path, read_only=True) as store:  # a reader changes nothing
         assert [store.trajectory(r) for r in store.rows()] == [{"t": n} if n < kept else None for n in range(3)]
-    assert not caplog.records
+    assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
     with AttemptStore(tmp_path) as store:
         assert not store.missing(["a:x"], 3)
         store.append(row(attempt=3), {"t": 3})
