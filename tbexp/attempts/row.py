@@ -16,8 +16,9 @@ class AttemptRow:
     passed: None exactly if the world failed; `system_error` is then {"kind", "message"}. `attempt` counts from 0
     within the task. `tries` is the number of the try that made this row (1: the first one). Tokens of the policy are
     sums over its completions; `prompt_tokens` includes `cached_tokens`, `completion_tokens` includes
-    `reasoning_tokens`; so do those of user and judge. `judged`: the verdict needed a judge. `search`: the knowledge search that the servers had,
-    `embedded` or `external`; verdicts under the embedded one are not comparable with published ones.
+    `reasoning_tokens`; so do those of user and judge. `judged`: the verdict needed a judge. `search`: the knowledge
+    search that the servers had, `embedded` or `external`; verdicts under the embedded one are not comparable with
+    published ones.
     `evaluation_only`: the task is one of the public benchmark, so nothing may be trained on the attempt. `at_a_time`:
     how many attempts ran beside each other, this one included; 0: not recorded. `devices`: of this run that generated
     for them all; none where the policy is somebody's endpoint. `trajectory` is the store's reference, set by the store.
