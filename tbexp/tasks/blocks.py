@@ -28,12 +28,16 @@ _Loader.yaml_implicit_resolvers = {
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One YAML object: its values, where it stands, and the line of each of its keys."""
+    """One object: its values, where it stands, and the line of each of its keys.
+
+    prefix: what its keys are told with, where it is a part of a row that stands in one line (`scenario.`).
+    """
 
     file: Path
     line: int
     values: dict[str, Any] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
+    prefix: str = ""
 
     def at(self, key: str = "") -> str:
         """`file:line` of a key, or of the block."""
@@ -94,6 +98,25 @@ def block_of(value: Any, node: yaml.Node, file: Path, line: int, problems: list[
     return Block(file, start, {str(key): part for key, part in value.items()}, lines)
 
 
+def part_of(block: Block, key: str) -> Block:
+    """The object that stands under a key of a row; an empty one where none is there."""
+    value = block.values.get(key)
+    return Block(block.file, block.line, value if isinstance(value, dict) else {}, prefix=f"{block.prefix}{key}.")
+
+
+def parts_of(block: Block, key: str, problems: list[Problem]) -> list[Block]:
+    """The objects of a list that stands under a key of a row."""
+    found = []
+    listed = block.values.get(key)
+    for number, value in enumerate(listed if isinstance(listed, list) else ()):
+        name = f"{block.prefix}{key}[{number}]"
+        if isinstance(value, dict):
+            found.append(Block(block.file, block.line, value, prefix=f"{name}."))
+        else:
+            problems.append(Problem(f"{name} must be an object with keys, is {_name(value)}", block.at()))
+    return found
+
+
 Check = Callable[[Any], str]  # what is wrong with a value, "" when nothing is
 
 
@@ -142,6 +165,11 @@ def objects_or_empty(value: Any) -> str:
     return mapping(value) or objects({key: {} if part is None else part for key, part in value.items()})
 
 
+def or_null(check: Check) -> Check:
+    """As the check, or null."""
+    return lambda value: "" if value is None else check(value)
+
+
 def anything(value: Any) -> str:
     """Whatever it is."""
     return ""
@@ -161,14 +189,14 @@ def checked(
         if key not in fields:
             near = nearest(key, fields)
             fix = f"did you mean {near[0]}?" if near else f"keys of {what}: {', '.join(fields)}"
-            problems.append(Problem(f"unknown key {key} of {what}", block.at(key), fix))
+            problems.append(Problem(f"unknown key {block.prefix}{key} of {what}", block.at(key), fix))
         elif wrong := fields[key](value):
-            problems.append(Problem(f"{key} {wrong}", block.at(key)))
+            problems.append(Problem(f"{block.prefix}{key} {wrong}", block.at(key)))
         else:
             good[key] = value
     for key in required:
         if key not in block.values:
-            problems.append(Problem(f"{what} needs the key {key}", block.at()))
+            problems.append(Problem(f"{what} needs the key {block.prefix}{key}", block.at()))
     return good
 
 

@@ -5,7 +5,7 @@ Decided here: their fields and types. Left to others: what a task takes from the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,29 @@ _TOOL: Mapping[str, Check] = {
     "direct_response": blocks.text_or_null,
     "is_end_turn": blocks.flag,
 }
+_TAGS = ("labels", "category", "domain", "eval_type", "skip")
+
+
+def wrong_tags(value: Any) -> str:
+    """Tags: a flat list of texts, or their stored form."""
+    if value is None:
+        return ""
+    if not isinstance(value, dict):
+        return blocks.texts(value)
+    unknown = [key for key in value if key not in _TAGS]
+    if unknown:
+        return f"has the unknown key {unknown[0]}; keys: {', '.join(_TAGS)}"
+    wrong = {key: blocks.texts(value.get(key) or []) for key in ("labels", "category")}
+    wrong |= {key: blocks.text_or_null(value.get(key)) for key in ("domain", "eval_type")}
+    wrong["skip"] = blocks.flag(value.get("skip", False))
+    return next((f"{key} {what}" for key, what in wrong.items() if what), "")
+
+
 _SCENARIO: Mapping[str, Check] = {
     "world_state": blocks.objects_or_empty,
     "tools": blocks.listing,
     "bot_instructions": blocks.text_or_null,
-    "tags": blocks.anything,
+    "tags": wrong_tags,
     "fixtures": blocks.mapping,
     "metadata": blocks.mapping,
 }
@@ -46,7 +64,6 @@ _OVERRIDE: Mapping[str, Check] = {
     "direct_response": blocks.text_or_null,
     "is_end_turn": blocks.flag,
 }
-_TAGS = ("labels", "category", "domain", "eval_type", "skip")
 
 
 def read_agent(folder: Path, name: str, problems: list[Problem]) -> Agent | None:
@@ -55,12 +72,15 @@ def read_agent(folder: Path, name: str, problems: list[Problem]) -> Agent | None
     if opened is None:
         return None
     block, node = opened
+    return agent_of(block, _listed(block, node, "builtin_tools", problems), name, problems)
+
+
+def agent_of(block: Block, builtin: Iterable[Block], name: str, problems: list[Problem]) -> Agent | None:
+    """The agent of an object and of those in its `builtin_tools`; None when something about it is wrong."""
     count = len(problems)
     good = blocks.checked(block, _AGENT, problems, what="an agent", required=["system_instructions", "builtin_tools"])
-    tools = [
-        ToolDef(**part)
-        for part in _entries(block, node, "builtin_tools", _TOOL, ["name", "description", "input_schema"], problems)
-    ]
+    required = ["name", "description", "input_schema"]
+    tools = [ToolDef(**part) for part in _entries(builtin, "builtin_tools", _TOOL, required, problems)]
     _unique([tool.name for tool in tools], block.at("builtin_tools"), problems)
     return Agent(name, good["system_instructions"], tuple(tools)) if len(problems) == count else None
 
@@ -71,15 +91,16 @@ def read_scenario(folder: Path, name: str, where: str, problems: list[Problem]) 
     if opened is None:
         return None
     block, node = opened
+    return scenario_of(block, _listed(block, node, "tools", problems), name, problems)
+
+
+def scenario_of(block: Block, offered: Iterable[Block], name: str, problems: list[Problem]) -> Scenario | None:
+    """The scenario of an object and of those in its `tools`; None when something about it is wrong."""
     count = len(problems)
     good = blocks.checked(block, _SCENARIO, problems, what="a scenario", required=["world_state", "tools"])
-    tools = [ToolOverride(**part) for part in _entries(block, node, "tools", _OVERRIDE, ["name"], problems)]
+    tools = [ToolOverride(**part) for part in _entries(offered, "tools", _OVERRIDE, ["name"], problems)]
     _unique([tool.name for tool in tools], block.at("tools"), problems)
-    fixtures = _fixtures(good.get("fixtures", {}), block.at("fixtures"), problems)
-    tags = good.get("tags") or []
-    wrong = blocks.texts(tags) if not isinstance(tags, dict) else _wrong_tags(tags)
-    if wrong:
-        problems.append(Problem(f"tags {wrong}", block.at("tags")))
+    fixtures = fixtures_of(good.get("fixtures", {}), block.at("fixtures"), problems)
     if len(problems) > count:
         return None
     return Scenario(
@@ -87,7 +108,7 @@ def read_scenario(folder: Path, name: str, where: str, problems: list[Problem]) 
         world_state={server: part or {} for server, part in good["world_state"].items()},
         tools=tuple(tools),
         bot_instructions=good.get("bot_instructions"),
-        tags=tags_of(tags) if isinstance(tags, dict) else read_tags(tags),
+        tags=tags_of(good.get("tags")),
         fixtures=fixtures,
         metadata=good.get("metadata", {}),
     )
@@ -104,7 +125,7 @@ def read_conftest(file: Path, problems: list[Problem]) -> dict[str, Any]:
     inner = found.get("fixtures")
     if len(found) == 1 and isinstance(inner, dict) and not isinstance(inner.get("type"), str):
         found = inner
-    return _fixtures(found, block.at(), problems)
+    return fixtures_of(found, block.at(), problems)
 
 
 def read_tags(tags: Sequence[str]) -> Tags:
@@ -126,8 +147,10 @@ def read_tags(tags: Sequence[str]) -> Tags:
     )
 
 
-def tags_of(stored: Mapping[str, Any]) -> Tags:
-    """Tags in their stored form."""
+def tags_of(stored: Mapping[str, Any] | Sequence[str] | None) -> Tags:
+    """Tags in their stored form, or as a flat list."""
+    if not isinstance(stored, Mapping):
+        return read_tags(stored or ())
     return Tags(
         labels=tuple(stored.get("labels") or ()),
         category=tuple(stored.get("category") or ()),
@@ -135,15 +158,6 @@ def tags_of(stored: Mapping[str, Any]) -> Tags:
         eval_type=stored.get("eval_type"),
         skip=bool(stored.get("skip", False)),
     )
-
-
-def _wrong_tags(tags: Mapping[str, Any]) -> str:
-    unknown = [key for key in tags if key not in _TAGS]
-    if unknown:
-        return f"has the unknown key {unknown[0]}; keys: {', '.join(_TAGS)}"
-    lists = (blocks.texts(tags.get(key) or []) for key in ("labels", "category"))
-    single = (blocks.text_or_null(tags.get(key)) for key in ("domain", "eval_type"))
-    return next((wrong for wrong in (*lists, *single, blocks.flag(tags.get("skip", False))) if wrong), "")
 
 
 def _open(folder: Path, name: str, where: str, problems: list[Problem]) -> tuple[Block, yaml.MappingNode] | None:
@@ -165,35 +179,59 @@ def _open(folder: Path, name: str, where: str, problems: list[Problem]) -> tuple
     return block, node if isinstance(node, yaml.MappingNode) else yaml.MappingNode("", [])
 
 
+def _listed(block: Block, node: yaml.MappingNode, key: str, problems: list[Problem]) -> list[Block]:
+    """The objects of a list that stands under a key."""
+    nodes = next((part for name, part in node.value if name.value == key), None)
+    value = block.values.get(key)
+    if not isinstance(value, list) or not isinstance(nodes, yaml.SequenceNode):
+        return []
+    found = (blocks.block_of(part, at, block.file, 1, problems) for part, at in zip(value, nodes.value, strict=True))
+    return [inner for inner in found if inner is not None]
+
+
 def _entries(
-    block: Block,
-    node: yaml.MappingNode,
+    listed: Iterable[Block],
     key: str,
     fields: Mapping[str, Check],
     required: Sequence[str],
     problems: list[Problem],
 ) -> list[dict[str, Any]]:
     """The checked objects of a list that stands under a key."""
-    nodes = next((part for name, part in node.value if name.value == key), None)
-    value = block.values.get(key)
-    if not isinstance(value, list) or not isinstance(nodes, yaml.SequenceNode):
-        return []
     entries = []
-    for part, part_node in zip(value, nodes.value, strict=True):
-        inner = blocks.block_of(part, part_node, block.file, 1, problems)
-        if inner is None:
-            continue
+    for inner in listed:
         good = blocks.checked(inner, fields, problems, what=f"an entry of {key}", required=required)
         if all(name in good for name in required):
             entries.append(good)
     return entries
 
 
-def _fixtures(found: Mapping[str, Any], where: str, problems: list[Problem]) -> dict[str, Any]:
+def fixtures_of(found: Mapping[str, Any], where: str, problems: list[Problem]) -> dict[str, Any]:
+    """The fixtures of an object, name -> fixture; one that is none is noted."""
     for name, fixture in found.items():
         if not isinstance(fixture, dict) or not isinstance(fixture.get("type"), str):
             problems.append(Problem(f"fixture {name} must be an object with type, a dotted path", where))
     return dict(found)
+
+
+def missing_fixtures(wanted: Iterable[str], declared: Mapping[str, Any], test: str, where: str) -> list[Problem]:
+    """A problem for each fixture that a test asks for and nobody declares."""
+    problems = []
+    for name in wanted:
+        if name not in declared:
+            near = nearest(name, declared)
+            fix = f"did you mean {near[0]}?" if near else "declare it in a conftest.yaml or in the scenario"
+            problems.append(Problem(f"test {test} asks for the fixture {name}", where, fix))
+    return problems
+
+
+def offered_twice(agent: Agent, scenario: Scenario, where: str) -> list[Problem]:
+    """A problem for each tool that the agent has built in and the scenario offers."""
+    offered = {tool.name for tool in scenario.tools}
+    return [
+        Problem(f"tool {tool.name} is both built into agent {agent.name} and offered by {scenario.name}", where)
+        for tool in agent.builtin_tools
+        if tool.name in offered
+    ]
 
 
 def _unique(names: Sequence[str], where: str, problems: list[Problem]) -> None:

@@ -1,6 +1,7 @@
 """Hydrated tasks as rows, one JSON object a line, in the field names of ThinkingBox's own dumps.
 
-Decided here: the row. Left to others: where tasks come from (loader.py).
+Decided here: the row, which is checked as strictly as the files that it is made of. Left to others: where tasks come
+from (loader.py).
 """
 
 from __future__ import annotations
@@ -11,8 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from tbexp.errors import Problem, UserError
-from tbexp.tasks.definitions import tags_of
-from tbexp.tasks.records import UNLIMITED, Agent, Scenario, Tags, Task, ToolDef, ToolOverride
+from tbexp.tasks import blocks
+from tbexp.tasks.blocks import Block
+from tbexp.tasks.definitions import (
+    agent_of,
+    fixtures_of,
+    missing_fixtures,
+    offered_twice,
+    scenario_of,
+    tags_of,
+    wrong_tags,
+)
+from tbexp.tasks.history import wrong_messages
+from tbexp.tasks.records import UNLIMITED, Tags, Task, ToolDef, ToolOverride
+from tbexp.tasks.selectors import split_selector
+from tbexp.tasks.test_files import TEST_FIELDS, asked_fixtures
 
 
 def dump_tests(tasks: Iterable[Task], file: Path) -> None:
@@ -54,69 +68,111 @@ def task_row(task: Task) -> dict[str, Any]:
 
 
 def read_rows(file: Path) -> list[Task]:
-    """The tasks of a .jsonl file; UserError names every line that is none, and every uid that comes twice."""
+    """The tasks of a .jsonl file; UserError names all that is wrong with every line, and every uid that comes twice."""
     problems: list[Problem] = []
     tasks: list[Task] = []
     seen: dict[str, int] = {}
-    try:
-        lines = file.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise UserError(Problem(f"cannot be read: {problem}", str(file))) from None
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(blocks.read_text(file, problems).split("\n"), 1):
         if not line.strip():
             continue
         where = f"{file}:{number}"
         try:
-            task = task_of(json.loads(line))
-        except (ValueError, KeyError, TypeError, AttributeError) as problem:
-            what = f"it lacks {problem}" if isinstance(problem, KeyError) else str(problem)
-            problems.append(Problem(f"not a hydrated task: {what}", where))
+            row = json.loads(line, object_pairs_hook=_object, parse_constant=_refused)
+            if "\\ud" in line or "\\uD" in line:  # half of a surrogate pair is no text
+                json.dumps(row, ensure_ascii=False).encode()
+        except (ValueError, RecursionError) as problem:
+            problems.append(Problem(f"not a hydrated task: {problem}", where))
             continue
-        if task.uid in seen:
-            problems.append(Problem(f"uid {task.uid} is also that of line {seen[task.uid]}", where))
-        seen.setdefault(task.uid, number)
-        tasks.append(task)
+        if not isinstance(row, dict):
+            problems.append(Problem("not a hydrated task: it is no object", where))
+            continue
+        task = task_of(Block(file, number, row), problems)
+        uid = str(row.get("uid"))
+        if uid in seen:
+            problems.append(Problem(f"uid {uid} is also that of line {seen[uid]}", where))
+        seen.setdefault(uid, number)
+        if task is not None:
+            tasks.append(task)
     if problems:
         raise UserError(problems)
     return tasks
 
 
-def task_of(row: Mapping[str, Any]) -> Task:
-    """The inverse of `task_row`; KeyError, TypeError or ValueError when it is no such row."""
-    agent, scenario, metadata = row["agent"], row["scenario"], row.get("metadata") or {}
-    history = row.get("history")
-    for name in ("uid", "query", "test_code"):
-        if not isinstance(row[name], str):
-            raise TypeError(f"{name} must be a text")
+def task_of(block: Block, problems: list[Problem]) -> Task | None:
+    """The inverse of `task_row`; None when something about the row, which is noted, is wrong."""
+    count = len(problems)
+    good = blocks.checked(block, _FIELDS, problems, what="a hydrated task", required=_NEEDED)
+    metadata = good.get("metadata") or {}
+    for name in ("agent", "scenario"):
+        if wrong := blocks.text_or_null(metadata.get(name)):
+            problems.append(Problem(f"metadata.{name} {wrong}", block.at()))
+    inner = blocks.part_of(block, "agent"), blocks.part_of(block, "scenario")
+    agent = scenario = None
+    if "agent" in good:
+        tools = blocks.parts_of(inner[0], "builtin_tools", problems)
+        agent = agent_of(inner[0], tools, str(metadata.get("agent") or ""), problems)
+    if "scenario" in good:
+        tools = blocks.parts_of(inner[1], "tools", problems)
+        scenario = scenario_of(inner[1], tools, str(metadata.get("scenario") or ""), problems)
+    fixtures = fixtures_of(good.get("fixtures") or {}, block.at(), problems)
+    uid = good.get("uid", "")
+    wanted = asked_fixtures(good.get("test_code", ""), block, problems)
+    problems += missing_fixtures(wanted, fixtures, uid, block.at())
+    if agent is not None and scenario is not None:
+        problems += offered_twice(agent, scenario, block.at())
+    if agent is None or scenario is None or len(problems) > count:
+        return None
+    history = good.get("history")
     return Task(
-        uid=row["uid"],
-        agent=Agent(
-            name=str(metadata.get("agent", "")),
-            system_instructions=agent["system_instructions"],
-            builtin_tools=tuple(ToolDef(**tool) for tool in agent["builtin_tools"]),
-        ),
-        scenario=Scenario(
-            name=str(metadata.get("scenario", "")),
-            world_state=scenario["world_state"],
-            tools=tuple(ToolOverride(**tool) for tool in scenario["tools"]),
-            bot_instructions=scenario.get("bot_instructions"),
-            tags=tags_of(scenario.get("tags") or {}),
-            fixtures=scenario.get("fixtures") or {},
-            metadata=scenario.get("metadata") or {},
-        ),
-        query=row["query"],
-        user_context=row.get("user_context"),
-        test_code=row["test_code"],
-        init=row.get("init") or {},
-        bot_instructions=row.get("bot_instructions"),
-        max_user_sim_turns=row.get("max_user_sim_turns", 10),
-        max_agent_sim_turns=row.get("max_agent_sim_turns", UNLIMITED),
+        uid=uid,
+        agent=agent,
+        scenario=scenario,
+        query=good["query"],
+        user_context=good.get("user_context"),
+        test_code=good["test_code"],
+        init={server: part or {} for server, part in (good.get("init") or {}).items()},
+        bot_instructions=good.get("bot_instructions"),
+        max_user_sim_turns=good.get("max_user_sim_turns", 10),
+        max_agent_sim_turns=good.get("max_agent_sim_turns", UNLIMITED),
         history=tuple(history) if history is not None else None,
-        format_query=row.get("format_query") or False,
+        format_query=good.get("format_query") or False,
         metadata=metadata,
-        tags=tags_of(row.get("tags") or {}),
-        fixtures=row.get("fixtures") or {},
+        tags=tags_of(good.get("tags")),
+        fixtures=fixtures,
     )
+
+
+def _uid(value: Any) -> str:
+    wrong = blocks.text(value)
+    return wrong or ("" if split_selector(value) else f"is {value!r}, which is not of the form <file>:<test>")
+
+
+_NEEDED = ("uid", "agent", "scenario", "query", "test_code")
+_FIELDS: Mapping[str, blocks.Check] = {
+    "uid": _uid,
+    "agent": blocks.mapping,
+    **TEST_FIELDS,
+    "scenario": blocks.mapping,
+    "history": blocks.or_null(wrong_messages),
+    "test_code": blocks.text,
+    "init": blocks.or_null(blocks.objects_or_empty),
+    "format_query": blocks.or_null(blocks.flag),
+    "metadata": blocks.or_null(blocks.mapping),
+    "tags": wrong_tags,
+    "fixtures": blocks.or_null(blocks.mapping),
+}
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"key {next(name for name in names if names.count(name) > 1)} is given twice")
+    return found
+
+
+def _refused(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON")
 
 
 def _slots(value: ToolDef | ToolOverride | Tags) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class History:
         for name, messages in groups.items():
             if str(name).startswith("#") or messages is None:
                 continue
-            wrong = next((w for m in messages if (w := _wrong(m))), "") if isinstance(messages, list) else "is no list"
+            wrong = wrong_messages(messages)
             if wrong and block:
                 problems.append(Problem(f"history group {name} {wrong}", block.at("$history")))
             else:
@@ -90,6 +90,11 @@ def referenced(
         wrong(f"ends at {end!r}, which is not after its start {start!r}")
         return None
     return tuple(messages[first:last])
+
+
+def wrong_messages(messages: Any) -> str:
+    """What is wrong with a recorded conversation, "" when nothing is."""
+    return next((w for m in messages if (w := _wrong(m))), "") if isinstance(messages, list) else "is no list"
 
 
 def _wrong(message: Any) -> str:

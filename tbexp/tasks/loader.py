@@ -176,15 +176,8 @@ class Dataset:
         if scenario is None or agent is None or "query" not in fields:
             return None
         fixtures = self._conftest(file.path.parent) | dict(scenario.fixtures)
-        for wanted in case.fixtures:
-            if wanted not in fixtures:
-                near = nearest(wanted, fixtures)
-                fix = f"did you mean {near[0]}?" if near else "declare it in a conftest.yaml or in the scenario"
-                self.problems.append(Problem(f"test {case.name} asks for the fixture {wanted}", block.at(), fix))
-        for tool in agent.builtin_tools:
-            if any(tool.name == other.name for other in scenario.tools):
-                what = f"tool {tool.name} is both built into agent {agent.name} and offered by {scenario.name}"
-                self.problems.append(Problem(what, block.at("scenario")))
+        self.problems += definitions.missing_fixtures(case.fixtures, fixtures, case.name, block.at())
+        self.problems += definitions.offered_twice(agent, scenario, block.at("scenario"))
         return Task(
             uid=f"{file.path.name}:{case.name}",
             agent=agent,

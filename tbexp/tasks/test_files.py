@@ -188,32 +188,35 @@ class TestFile:
                 self._note(f"uid {self.path.name}:{name} is given twice in this file", block.line)
             if name is not None:
                 code = fields.pop("test_code", "")
-                self._cases[name] = Case(name, block, fields, code, self._yaml_fixtures(code, block))
-
-    def _yaml_fixtures(self, code: str, block: Block) -> tuple[str, ...]:
-        if not code.strip():
-            return ()  # no grading
-        try:
-            tree = ast.parse(code)
-        except (SyntaxError, ValueError) as problem:
-            self._note(f"test_code is not valid Python: {problem}", block.lines.get("test_code", block.line))
-            return ()
-        functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-        bound = [
-            node.value.id
-            for node in tree.body
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name)
-            if any(isinstance(target, ast.Name) and target.id == ENTRY for target in node.targets)
-        ]
-        if not bound and ENTRY not in functions and ENTRY not in code:
-            self._note(f"test_code must bind {ENTRY} to the test function", block.lines.get("test_code", block.line))
-        entry = functions.get(bound[-1] if bound else ENTRY)
-        if entry is None:
-            return ()
-        return tuple(a.arg for a in (*entry.args.posonlyargs, *entry.args.args) if a.arg not in _GIVEN)
+                self._cases[name] = Case(name, block, fields, code, asked_fixtures(code, block, self._problems))
 
     def _note(self, what: str, line: int) -> None:
         self._problems.append(Problem(what, f"{self.path}:{line}"))
+
+
+def asked_fixtures(code: str, block: Block, problems: list[Problem]) -> tuple[str, ...]:
+    """The fixtures that the test in a block's `test_code` asks for; code that holds no test is noted."""
+    if not code.strip():
+        return ()  # no grading
+    where = block.at("test_code")
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError) as problem:
+        problems.append(Problem(f"test_code is not valid Python: {problem}", where))
+        return ()
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    bound = [
+        node.value.id
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name)
+        if any(isinstance(target, ast.Name) and target.id == ENTRY for target in node.targets)
+    ]
+    if not bound and ENTRY not in functions and ENTRY not in code:
+        problems.append(Problem(f"test_code must bind {ENTRY} to the test function", where))
+    entry = functions.get(bound[-1] if bound else ENTRY)
+    if entry is None:
+        return ()
+    return tuple(a.arg for a in (*entry.args.posonlyargs, *entry.args.args) if a.arg not in _GIVEN)
 
 
 def _marked(node: ast.stmt) -> ast.Constant | None:

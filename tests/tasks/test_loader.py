@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -404,7 +405,83 @@ def test_dumped_tasks_load_as_they_were(root, tmp_path):
     rows.write_text(rows.read_text() + rows.read_text().splitlines()[0] + '\n{"uid": 7}\n[1]\n{broken\n')
     with pytest.raises(UserError) as caught:
         load_tasks(rows, "")
-    assert [p.where.rsplit(":")[-1] for p in caught.value.problems] == ["4", "5", "6", "7"]
+    assert sorted({p.where.rsplit(":")[-1] for p in caught.value.problems}) == ["4", "5", "6", "7"]
+
+
+ROWS = {
+    "an unknown key": ({"qery": "q"}, "unknown key qery of a hydrated task"),
+    "an unknown key of the agent": ({"agent.tool": 1}, "unknown key agent.tool of an agent"),
+    "an unknown key of the scenario": ({"scenario.tols": 1}, "unknown key scenario.tols of a scenario"),
+    "an unknown key of a tool": ({"scenario.tools": [{"name": "a", "x": 1}]}, "unknown key scenario.tools[0].x of an"),
+    "a tool that is none": ({"agent.builtin_tools": [7]}, "agent.builtin_tools[0] must be an object with keys"),
+    "a tool without a name": ({"scenario.tools": [{}]}, "an entry of tools needs the key scenario.tools[0].name"),
+    "a tool twice": ({"scenario.tools": [{"name": "a"}, {"name": "a"}]}, "tool a is listed twice"),
+    "a tool both built in and offered": ({"scenario.tools": [{"name": "report"}]}, "tool report is both built into"),
+    "an agent that is none": ({"agent": "x"}, "agent must be an object, is a text"),
+    "a context that is none": ({"user_context": 5}, "user_context must be a text or null, is a number"),
+    "a limit that is none": ({"max_user_sim_turns": "ten"}, "max_user_sim_turns must be a whole number, is a text"),
+    "a limit that is null": ({"max_agent_sim_turns": None}, "max_agent_sim_turns must be a whole number, is empty"),
+    "a state that is none": ({"scenario.world_state": [1]}, "scenario.world_state must be an object, is a list"),
+    "a server's state that is none": ({"scenario.world_state": {"s": 1}}, "scenario.world_state s must be an object"),
+    "an init that is none": ({"init": [1]}, "init must be an object, is a list"),
+    "a history of what is no message": ({"history": [{"T": "Nope"}]}, "history has a message with T 'Nope'"),
+    "a history that is none": ({"history": "abc"}, "history is no list"),
+    "fixtures that are none": ({"fixtures": [1]}, "fixtures must be an object, is a list"),
+    "a fixture without type": ({"fixtures": {"clock": {}}}, "fixture clock must be an object with type"),
+    "a fixture that nobody declares": ({"fixtures": {"clok": {"type": "a.B"}}}, "asks for the fixture clock"),
+    "code that is none": ({"test_code": "def f("}, "test_code is not valid Python"),
+    "code without a test": ({"test_code": "x = 1"}, "test_code must bind __tb_test_fn"),
+    "tags that are none": ({"tags": {"labels": 7}}, "tags labels must be a list, is a number"),
+    "metadata that are none": ({"metadata": {"scenario": 7}}, "metadata.scenario must be a text or null"),
+    "a uid that is no selector": ({"uid": "a"}, "uid is 'a', which is not of the form <file>:<test>"),
+    "half a character": ({"query": "\ud800"}, "not a hydrated task: 'utf-8' codec can't encode"),
+    "not a number": ({"init": {"s": {"a": float("nan")}}}, "not a hydrated task: NaN is no JSON"),
+}
+
+
+@pytest.mark.parametrize("wrong", ROWS)
+def test_a_hydrated_row_is_checked_as_the_files_are(root, tmp_path, wrong):
+    rows = tmp_path / "tasks.jsonl"
+    dump_tests(load_tasks(root, "helper"), rows)
+    lines = rows.read_text().splitlines()
+    row = json.loads(lines[1])
+    change, said = ROWS[wrong]
+    for path, value in change.items():
+        *above, key = path.split(".")
+        (row[above[0]] if above else row)[key] = value
+    rows.write_text(f"{lines[0]}\n{json.dumps(row)}\n")
+    with pytest.raises(UserError) as caught:
+        load_tasks(rows, "")
+    assert any(p.where == f"{rows}:2" and said in p.what for p in caught.value.problems), str(caught.value)
+
+
+def test_all_that_is_wrong_with_hydrated_rows_is_told_at_once(root, tmp_path):
+    rows = tmp_path / "tasks.jsonl"
+    dump_tests(load_tasks(root, "helper"), rows)
+    row = json.loads(rows.read_text().splitlines()[0]) | {"user_context": 5, "history": "abc", "uid": "a"}
+    rows.write_text(f'{json.dumps(row)}\n{{"uid": "f.py:a", "uid": "f.py:b"}}\n')
+    with pytest.raises(UserError) as caught:
+        load_tasks(rows, "")
+    assert [p.where.rsplit(":")[-1] for p in caught.value.problems] == ["1", "1", "1", "2"]
+    assert "key uid is given twice" in str(caught.value)
+
+
+def test_what_a_row_may_leave_out_or_have_as_null(root, tmp_path):
+    rows = tmp_path / "tasks.jsonl"
+    (task,) = load_tasks(root, "helper", ["shop_orders_v2.py:test_one"])
+    dump_tests([task], rows)
+    row = json.loads(rows.read_text())
+    needed = {key: row[key] for key in ("uid", "agent", "scenario", "query", "test_code")}
+    empty = dict.fromkeys(("history", "init", "format_query", "metadata", "tags", "fixtures", "user_context"))
+    flat = {"uid": "f.py:c", "tags": ["Smoke", "domain:D"]}
+    rows.write_text(
+        "".join(json.dumps(needed | {"uid": f"f.py:{i}"} | more) + "\n" for i, more in enumerate([{}, empty]))
+    )
+    with rows.open("a") as stream:
+        stream.write(json.dumps(needed | flat))
+    least, null, tagged = load_tasks(rows, "")
+    assert replace(null, uid=least.uid) == least and least.max_agent_sim_turns == sys.maxsize and not least.metadata
+    assert tagged.tags == Tags(labels=("Smoke",), domain="d")
 
 
 JSON = st.recursive(
