@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +37,8 @@ QUIET_ENV = {
     "FASTMCP_ENABLE_RICH_TRACEBACKS": "false",
 }
 
+
+HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 # Names of headers whose values are secrets, or may be.
 SECRET = re.compile(r"auth|cookie|key|token|secret|credential|password", re.IGNORECASE)
@@ -83,6 +85,8 @@ def read_servers(
         raise UserError(Problem(f"cannot be read: {error.strerror}", str(file), fix)) from error
     except UnicodeDecodeError as error:
         raise UserError(Problem(f"cannot be read: {error}", str(file), "save it as UTF-8 text")) from error
+    except RecursionError as error:
+        raise UserError(Problem("is nested too deeply", str(file))) from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else 1
@@ -127,6 +131,22 @@ def hides_installed(folder: Path, command: Sequence[str]) -> bool:
     return (folder / package / package / "__init__.py").is_file() and not (folder / package / "__init__.py").exists()
 
 
+def _is(asked: Callable[[], bool]) -> bool:
+    """What a path answers; no, where the system does not even take its name."""
+    try:
+        return asked()
+    except OSError:
+        return False
+
+
+def _encodes(text: str) -> bool:
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class _Reader:
     def __init__(self, file: Path, python: str, allowed: frozenset[str], in_headers: frozenset[str]):
         self.file = file
@@ -143,7 +163,7 @@ class _Reader:
             return []
         found: dict[str, tuple[str, yaml.Node, yaml.Node]] = {}
         for key, value in node.value:
-            name = str(key.value)
+            name = self.text(key, f"a key of {what}")
             if name in found:
                 self.wrong(key, f"{what} has `{name}` twice")
             found[name] = (name, key, value)
@@ -187,8 +207,13 @@ class _Reader:
 
     def remote(self, name: str, values: Mapping[str, yaml.Node]) -> Remote:
         endpoint = self.text(values["endpoint"], "endpoint")
-        parts = urllib.parse.urlsplit(endpoint)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urllib.parse.urlsplit(endpoint)
+            right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+            right = right and endpoint.isprintable() and " " not in endpoint
+        except ValueError:  # a broken IPv6 address, a port that is none
+            parts, right = urllib.parse.urlsplit(""), False
+        if not right:
             self.wrong(values["endpoint"], f"`{endpoint}` is no web address", "begin with http:// or https://")
         if parts.password is not None:
             self.wrong(values["endpoint"], "`endpoint` holds a password", "use headers, with {env[NAME]}")
@@ -202,6 +227,10 @@ class _Reader:
         for key, _, value in self.pairs(values["headers"], "`headers`") if "headers" in values else ():
             text = self.text(value, f"headers.{key}")
             headers[key] = self.formatted(value, text, "sandbox.remote_env")
+            if not HEADER.fullmatch(key):
+                self.wrong(value, f"{key!r} cannot be the name of a header")
+            if not (headers[key].isascii() and headers[key].isprintable()):
+                self.wrong(value, f"header `{key}` holds a character that no header can have")
             if SECRET.search(key) and "{env[" not in text:
                 self.wrong(value, f"header `{key}` holds what looks like a secret", "name it: {env[NAME]}")
         timeout = 60.0
@@ -222,22 +251,23 @@ class _Reader:
         if not isinstance(given, yaml.SequenceNode) or not given.value:
             self.wrong(given or node, f"server `{name}` needs `command`, a list that is not empty")
         else:
+            if given.value[0].value == "":
+                self.wrong(given, f"the first part of server `{name}`'s `command` is empty")
             command = [self.formatted(part, self.text(part, "a part of `command`")) for part in given.value]
         env = {}
-        if "env" in values:
-            env = {
-                key: self.with_variables(value, self.text(value, f"env.{key}"))
-                for key, _, value in self.pairs(values["env"], "`env`")
-            }
+        for key, at, value in self.pairs(values["env"], "`env`") if "env" in values else ():
+            if not key or "=" in key or "\0" in key:
+                self.wrong(at, f"{key!r} cannot be the name of an environment variable")
+            env[key] = self.with_variables(value, self.text(value, f"env.{key}"))
         cwd = self.file.parent.resolve()
         if "cwd" not in values and hides_installed(cwd, command):
             cwd = cwd.parent
         if "cwd" in values:
             cwd = cwd / self.text(values["cwd"], "cwd")
-            if not cwd.is_dir():
+            if not _is(cwd.is_dir):
                 self.wrong(values["cwd"], f"folder {cwd} does not exist")
         script = command[1] if len(command) > 1 and command[0] == self.python else ""
-        if script.endswith(".py") and cwd.is_dir() and not (cwd / script).is_file():
+        if script.endswith(".py") and _is(cwd.is_dir) and not _is((cwd / script).is_file):
             self.wrong(given or node, f"there is no file {cwd / script}")
         return Server(name, tuple(command), env, str(cwd))
 
@@ -245,7 +275,11 @@ class _Reader:
         if not isinstance(node, yaml.ScalarNode):
             self.wrong(node, f"{what} must be a text")
             return ""
-        return str(node.value)
+        text = str(node.value)
+        if "\0" in text or (not text.isascii() and not _encodes(text)):
+            self.wrong(node, f"{what} holds a character that no command and no variable can have")
+            return ""
+        return text
 
     def formatted(self, node: yaml.Node, text: str, key: str = "sandbox.allow_env") -> str:
         def value(match: re.Match[str]) -> str:

@@ -6,7 +6,8 @@ Decided here: which type each field has and how a wrong one is reported. Left to
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,14 @@ class Block:
         return Block(self.file, self.line, below.values | self.values, below.lines | self.lines)
 
 
+def is_file(path: Path) -> bool:
+    """Whether there is a file; none is there with a name that the system does not even take."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def read_text(file: Path, problems: list[Problem]) -> str:
     """A file's text; "" where it cannot be read, which is then a problem."""
     try:
@@ -58,18 +67,64 @@ def read_text(file: Path, problems: list[Problem]) -> str:
 
 
 def read_yaml(text: str, file: Path, line: int, problems: list[Problem]) -> tuple[Any, yaml.Node | None]:
-    """The value of a YAML text that begins at a line of a file, and its node tree; (None, None) when it is broken."""
-    loader = _Loader(text)
+    """The value of a YAML text that begins at a line of a file, and its node tree; (None, None) when it is broken, or
+    holds what JSON has no form for: everything here goes to servers and into rows as JSON.
+    """
+    try:
+        loader = _Loader(text)
+    except yaml.YAMLError as problem:  # a character that YAML does not have
+        problems.append(Problem(f"not valid YAML: {problem}", f"{file}:{line}"))
+        return None, None
     try:
         node = loader.get_single_node()
-        return (None if node is None else loader.construct_document(node)), node
-    except (yaml.YAMLError, ValueError, TypeError) as problem:
+        if node is None:
+            return None, None
+        wrong = [Problem(what, f"{file}:{line + at.start_mark.line}") for at, what in _not_json(loader, node, {})]
+        if wrong:
+            problems.extend(wrong)
+            return None, None
+        return loader.construct_document(node), node
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, RecursionError) as problem:
         mark = getattr(problem, "problem_mark", None)
         what = getattr(problem, "problem", None) or str(problem)
         problems.append(Problem(f"not valid YAML: {what}", f"{file}:{line + (mark.line if mark else 0)}"))
         return None, None
     finally:
         loader.dispose()
+
+
+_YAML = "tag:yaml.org,2002:"
+_JSON_TAGS = {_YAML + name for name in ("null", "bool", "int", "float", "str", "map", "seq", "merge")}
+
+
+def _not_json(loader: Any, node: yaml.Node, seen: dict[int, bool]) -> Iterator[tuple[yaml.Node, str]]:
+    """Each part of a node tree that JSON has no form for. seen: nodes by id, and whether they are being looked at."""
+    if id(node) in seen:  # an alias
+        if seen[id(node)]:
+            yield node, "holds itself, so it never ends"
+        return
+    seen[id(node)] = True
+    if node.tag not in _JSON_TAGS:
+        yield node, f"{node.tag.replace(_YAML, '!!')} has no form in JSON, as which everything here is passed on"
+    elif isinstance(node, yaml.ScalarNode):
+        if what := _not_json_scalar(loader, node):
+            yield node, what
+    elif isinstance(node, yaml.MappingNode):
+        for part in (part for pair in node.value for part in pair):
+            yield from _not_json(loader, part, seen)
+    else:
+        for part in node.value:
+            yield from _not_json(loader, part, seen)
+    seen[id(node)] = False
+
+
+def _not_json_scalar(loader: Any, node: yaml.ScalarNode) -> str:
+    if node.tag == _YAML + "float" and not math.isfinite(loader.construct_yaml_float(node)):
+        return f"{node.value} is no number in JSON"
+    if node.tag == _YAML + "int":
+        str(loader.construct_yaml_int(node))  # ValueError: more digits than are read back
+    node.value.encode()  # ValueError: half of a surrogate pair
+    return ""
 
 
 def read_block(text: str, file: Path, line: int, problems: list[Problem]) -> Block | None:

@@ -163,7 +163,7 @@ def tags_of(stored: Mapping[str, Any] | Sequence[str] | None) -> Tags:
 def _open(folder: Path, name: str, where: str, problems: list[Problem]) -> tuple[Block, yaml.MappingNode] | None:
     file = folder / f"{name}.yaml"
     kind = folder.name
-    if not file.is_file():
+    if not blocks.is_file(file):
         known = [str(path.relative_to(folder).with_suffix("")) for path in sorted(folder.rglob("*.yaml"))]
         near = nearest(name, known)
         fix = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(known) or 'none'}"

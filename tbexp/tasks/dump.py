@@ -7,6 +7,7 @@ from (loader.py).
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,7 @@ def read_rows(file: Path) -> list[Task]:
             continue
         where = f"{file}:{number}"
         try:
-            row = json.loads(line, object_pairs_hook=_object, parse_constant=_refused)
+            row = json.loads(line, object_pairs_hook=_object, parse_constant=_finite, parse_float=_finite)
             if "\\ud" in line or "\\uD" in line:  # half of a surrogate pair is no text
                 json.dumps(row, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as problem:
@@ -171,8 +172,11 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _refused(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
+def _finite(number: str) -> float:
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError(f"{number} is no number in JSON")
+    return value
 
 
 def _slots(value: ToolDef | ToolOverride | Tags) -> dict[str, Any]:

@@ -11,13 +11,25 @@ from typing import Any
 
 from tbexp.errors import Problem
 from tbexp.tasks import blocks
-from tbexp.tasks.blocks import nearest
+from tbexp.tasks.blocks import Check, nearest
 
-_KINDS = {
-    "Text": ("role", "content"),
-    "ToolCall": ("name", "arguments", "id"),
-    "ParallelToolCall": ("tool_calls",),
-    "ToolResponse": ("name", "content", "id"),
+_ROLES = ("system", "user", "assistant")
+
+
+def _role(value: Any) -> str:
+    return "" if value in _ROLES else f"is {value!r}, not one of {', '.join(_ROLES)}"
+
+
+def _id(value: Any) -> str:
+    good = isinstance(value, str | int) and not isinstance(value, bool)
+    return "" if good else "must be a text or a whole number"
+
+
+_KINDS: Mapping[str, Mapping[str, Check]] = {
+    "Text": {"role": _role, "content": blocks.text},
+    "ToolCall": {"name": blocks.text, "arguments": blocks.or_null(blocks.mapping), "id": _id},
+    "ParallelToolCall": {"tool_calls": blocks.listing},
+    "ToolResponse": {"name": blocks.text, "content": blocks.text, "id": _id},
 }
 
 
@@ -78,7 +90,7 @@ def referenced(
         return None
     messages = history.groups[key]
     places = {str(m["message_id"]): i for i, m in enumerate(messages) if m.get("message_id") is not None}
-    first = int(start) if start.isascii() and start.isdecimal() else places.get(start)
+    first = int(start) if start.isascii() and start.isdecimal() and len(start) < 10 else places.get(start)
     last = places.get(end) if end else len(messages)
     if first is None or first >= len(messages):
         wrong(f"start {start!r} is neither an index nor a message_id of group {key} ({len(messages)} messages)")
@@ -97,20 +109,25 @@ def wrong_messages(messages: Any) -> str:
     return next((w for m in messages if (w := _wrong(m))), "") if isinstance(messages, list) else "is no list"
 
 
+def _no_call(call: Any) -> str:
+    return "" if call["T"] == "ToolCall" else f"has a ParallelToolCall with a {call['T']} in it"
+
+
 def _wrong(message: Any) -> str:
     if not isinstance(message, dict):
         return "has a message that is no object"
     kind = message.get("T")
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         return f"has a message with T {kind!r}; known: {', '.join(_KINDS)}"
-    missing = [name for name in _KINDS[kind] if name not in message]
-    if missing:
-        return f"has a {kind} without {missing[0]}"
+    fields = _KINDS[kind]
+    for name, check in fields.items():
+        if name not in message:
+            return f"has a {kind} without {name}"
+        if wrong := check(message[name]):
+            return f"has a {kind} whose {name} {wrong}"
+    if wrong := blocks.or_null(blocks.mapping)(message.get("metadata")):
+        return f"has a {kind} whose metadata {wrong}"
     if kind == "ParallelToolCall":
-        calls = message["tool_calls"]
-        if not isinstance(calls, list):
-            return "has a ParallelToolCall whose tool_calls is no list"
-        return next(
-            (w for call in calls if (w := _wrong({"T": "ToolCall", **call} if isinstance(call, dict) else call))), ""
-        )
+        calls = ({"T": "ToolCall", **call} if isinstance(call, dict) else call for call in message["tool_calls"])
+        return next((w for call in calls if (w := _wrong(call) or _no_call(call))), "")
     return ""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tbexp.errors import Problem, UserError
-from tbexp.tasks import definitions
+from tbexp.tasks import blocks, definitions
 from tbexp.tasks.blocks import nearest
 from tbexp.tasks.dump import read_rows
 from tbexp.tasks.history import History, referenced
@@ -95,7 +95,7 @@ class Dataset:
         parts = name.split("_")
         places = [name, *(f"{'_'.join(parts[:k])}/{name}" for k in range(len(parts) - 1, 0, -1))]
         for place in (*places, f"{Path(name).stem}/{name}"):
-            if (top / place).is_file():
+            if blocks.is_file(top / place):
                 return top / place
         found = self._index.get(name, [])
         if len(found) > 1:

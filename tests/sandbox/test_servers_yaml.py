@@ -112,6 +112,11 @@ def test_a_remote_server_is_read_and_its_key_comes_from_the_environment_and_is_n
 
 REMOTE = {
     "endpoint: far.example": "is no web address",
+    "endpoint: http://[::1/x": "is no web address",
+    "endpoint: http://far.example:99999/": "is no web address",
+    'endpoint: "http://far .example/"': "is no web address",
+    'endpoint: http://far.example/\n    headers: {"X Y": a}': "cannot be the name of a header",
+    'endpoint: http://far.example/\n    headers: {X: "a\\nb"}': "a character that no header can have",
     "endpoint: https://me:hunter2@far.example/": "holds a password",
     "endpoint: http://far.example/\n    transport: stdio": "does not speak `stdio`",
     "endpoint: http://far.example/\n    timeout: soon": "`timeout` must be a number",
@@ -126,6 +131,33 @@ def test_a_remote_server_that_cannot_be_reached_so_is_refused(tmp_path, keys):
         read(tmp_path, f"servers:\n  far:\n    type: mcp-remote\n    {keys}\n")
     assert REMOTE[keys] in str(caught.value)
     assert len(caught.value.problems) == 1 and "hunter2" not in str(caught.value.problems[0].fix)
+
+
+PROCESS = {
+    'env: {"A=B": "1"}': "'A=B' cannot be the name of an environment variable",
+    'env: {"": "1"}': "'' cannot be the name of an environment variable",
+    'env: {A: "x\\0"}': "env.A holds a character that no command and no variable can have",
+    'command: ["{python}", "x\\0"]': "a part of `command` holds a character",
+    'command: ["{python}", "\\uD800"]': "a part of `command` holds a character",
+    'command: [""]': "`command` is empty",
+    f"cwd: {'a' * 300}": "does not exist",
+    f'command: ["{{python}}", {"a" * 300}.py]': "there is no file",
+    "? [cwd]\n    : x": "a key of server `far` must be a text",
+}
+
+
+@pytest.mark.parametrize("keys", PROCESS)
+def test_what_no_process_can_be_started_with_is_refused(tmp_path, keys):
+    given = keys if keys.startswith("command") else f"command: [a]\n    {keys}"
+    with pytest.raises(UserError) as caught:
+        read(tmp_path, f"servers:\n  far:\n    type: mcp-process\n    {given}\n")
+    assert PROCESS[keys] in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["servers: " + "[" * 5000, "servers: &x {a: *x}", "servers: \1"])
+def test_a_file_that_has_no_end_or_no_yaml_is_refused(tmp_path, text):
+    with pytest.raises(UserError):
+        read(tmp_path, text)
 
 
 def test_a_folder_that_would_hide_the_installed_package_of_its_name_is_not_worked_in(tmp_path):

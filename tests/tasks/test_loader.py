@@ -379,6 +379,17 @@ def test_a_history_reference_means_these_messages_or_is_reported(root, reference
         ("[{T: Text, role: user}]", "a Text without content"),
         ("7", "is no list"),
         ("[7]", "no object"),
+        ("[{T: [a]}]", "T ['a']"),
+        ("[{T: Text, role: bob, content: x}]", "a Text whose role is 'bob', not one of system, user, assistant"),
+        ("[{T: Text, role: user, content: 5}]", "a Text whose content must be a text"),
+        ("[{T: Text, role: user, content: x, metadata: 5}]", "a Text whose metadata must be an object"),
+        ("[{T: ToolCall, name: a, arguments: x, id: c}]", "a ToolCall whose arguments must be an object"),
+        ("[{T: ToolCall, name: 5, arguments: {}, id: c}]", "a ToolCall whose name must be a text"),
+        ("[{T: ToolCall, name: a, arguments: {}, id: [c]}]", "a ToolCall whose id must be a text"),
+        ("[{T: ToolResponse, name: a, content: [x], id: c}]", "a ToolResponse whose content must be a text"),
+        ("[{T: ParallelToolCall, tool_calls: x}]", "tool_calls must be a list"),
+        ("[{T: ParallelToolCall, tool_calls: [7]}]", "no object"),
+        ("[{T: ParallelToolCall, tool_calls: [{T: Text, role: user, content: x}]}]", "with a Text in it"),
     ],
 )
 def test_a_history_group_that_is_no_conversation_is_reported(root, messages, why):
@@ -435,7 +446,7 @@ ROWS = {
     "metadata that are none": ({"metadata": {"scenario": 7}}, "metadata.scenario must be a text or null"),
     "a uid that is no selector": ({"uid": "a"}, "uid is 'a', which is not of the form <file>:<test>"),
     "half a character": ({"query": "\ud800"}, "not a hydrated task: 'utf-8' codec can't encode"),
-    "not a number": ({"init": {"s": {"a": float("nan")}}}, "not a hydrated task: NaN is no JSON"),
+    "not a number": ({"init": {"s": {"a": float("nan")}}}, "not a hydrated task: NaN is no number in JSON"),
 }
 
 
@@ -482,6 +493,52 @@ def test_what_a_row_may_leave_out_or_have_as_null(root, tmp_path):
     least, null, tagged = load_tasks(rows, "")
     assert replace(null, uid=least.uid) == least and least.max_agent_sim_turns == sys.maxsize and not least.metadata
     assert tagged.tags == Tags(labels=("Smoke",), domain="d")
+
+
+NO_JSON = {
+    "!!set {b, c}": "!!set has no form in JSON",
+    "!!binary aGk=": "!!binary has no form in JSON",
+    "!!timestamp 2024-01-01": "!!timestamp has no form in JSON",
+    "!!omap [a: 1]": "!!omap has no form in JSON",
+    "!local x": "!local has no form in JSON",
+    "&x [*x]": "holds itself, so it never ends",
+    "&x {k: {l: *x}}": "holds itself, so it never ends",
+    ".nan": ".nan is no number in JSON",
+    "[-.inf]": "-.inf is no number in JSON",
+    "1.0e+400": "1.0e+400 is no number in JSON",
+    "9" * 5000: "not valid YAML",
+    "0x" + "f" * 5000: "not valid YAML",
+    '"\\uD800"': "not valid YAML",
+    "!!bool maybe": "not valid YAML",
+    '!!int ""': "not valid YAML",
+    "[" * 3000: "not valid YAML",
+    "{[a]: 1}": "not valid YAML",
+}
+
+
+@pytest.mark.parametrize("value", NO_JSON)
+def test_what_has_no_form_in_json_is_refused_where_it_stands(root, value):
+    text = 'def test_a(x, judge):\n    """!\n    query: q\n    scenario: shop\n    init:\n      desk:\n        a: '
+    write(root, {"test_case/odd.py": text + value.replace("\\", "\\\\") + '\n    """\n'})
+    (found,) = problems(root, "odd.py:test_a")
+    assert NO_JSON[value] in found and found.startswith(("test_case/odd.py:2:", "test_case/odd.py:7:"))
+
+
+@pytest.mark.parametrize(
+    "value", ["&x {k: 1}, b: *x", "[&y [1], *y, *y]", "!!str 5", "!!float 1", "=x", "0x1F, c: 1e3"]
+)
+def test_an_alias_and_a_core_tag_have_a_form_in_json(root, value):
+    test = 'def test_a(x, judge):\n    """! {query: q, scenario: shop, init: {desk: {a: %s}}}"""\n'
+    write(root, {"test_case/odd.py": test % value})
+    (task,) = load_tasks(root, "helper", ["odd.py:test_a"])
+    assert json.loads(json.dumps(task.server_config(), allow_nan=False)) == task.server_config()
+
+
+def test_a_name_that_no_file_can_have_is_told_like_any_that_is_missing(root):
+    name = "a" * 300
+    write(root, {"test_case/odd.py": f'def test_a(x, judge):\n    """! {{query: q, scenario: {name}}}"""\n'})
+    assert "no scenario a" in problems(root, "odd.py:test_a")[0]
+    assert "no file a" in problems(root, f"{name}.py:test_a")[0]
 
 
 JSON = st.recursive(
