@@ -20,6 +20,7 @@ import yaml
 
 from tbexp.config.schema import SandboxConfig
 from tbexp.errors import Problem, UserError
+from tbexp.tasks import blocks
 
 PROCESS_KEYS = ("type", "command", "env", "cwd", "transport")
 REMOTE_KEYS = ("type", "endpoint", "headers", "timeout", "transport", "credential")
@@ -161,13 +162,17 @@ class _Reader:
         if not isinstance(node, yaml.MappingNode):
             self.wrong(node, f"{what} must be a mapping")
             return []
-        found: dict[str, tuple[str, yaml.Node, yaml.Node]] = {}
-        for key, value in node.value:
-            name = self.text(key, f"a key of {what}")
-            if name in found:
-                self.wrong(key, f"{what} has `{name}` twice")
-            found[name] = (name, key, value)
-        return list(found.values())
+        seen = set()
+        for key, _ in node.value:
+            if str(key.value) in seen and key.tag != blocks.MERGE:
+                self.wrong(key, f"{what} has `{key.value}` twice")
+            seen.add(str(key.value))
+        try:
+            found = [(self.text(key, f"a key of {what}"), key, value) for key, value in blocks.pairs(node)]
+        except ValueError as problem:
+            self.wrong(node, f"{what} {problem}")
+            return []
+        return list({name: (name, key, value) for name, key, value in found}.values())
 
     def unknown(self, key: yaml.Node, name: str, known: Sequence[str]) -> None:
         near = difflib.get_close_matches(name, known, 1)

@@ -16,9 +16,20 @@ import yaml
 
 from tbexp.errors import Problem
 
+MERGE = "tag:yaml.org,2002:merge"
+
 
 class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
-    """YAML as the safe loader reads it, but a date stays text: everything here has to go through JSON."""
+    """YAML as the safe loader reads it, but a date stays text: everything here has to go through JSON.
+
+    Of several objects that are merged the first wins, as YAML has it; in some versions of the loader the last does.
+    """
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        try:
+            node.value = pairs(node)
+        except ValueError as problem:
+            raise yaml.constructor.ConstructorError(None, None, str(problem), node.start_mark) from None
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -80,8 +91,8 @@ def read_yaml(text: str, file: Path, line: int, problems: list[Problem]) -> tupl
         if node is None:
             return None, None
         wrong = [Problem(what, f"{file}:{line + at.start_mark.line}") for at, what in _not_json(loader, node, {})]
+        problems.extend(wrong or _twice(node, file, line, set()))
         if wrong:
-            problems.extend(wrong)
             return None, None
         return loader.construct_document(node), node
     except (yaml.YAMLError, ValueError, TypeError, LookupError, RecursionError) as problem:
@@ -91,6 +102,37 @@ def read_yaml(text: str, file: Path, line: int, problems: list[Problem]) -> tupl
         return None, None
     finally:
         loader.dispose()
+
+
+def under(node: yaml.Node, key: str) -> yaml.Node | None:
+    """What stands under a key of an already read object; the object's own, where a merge brought one too."""
+    pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+    return next((value for name, value in reversed(pairs) if name.value == key), None)
+
+
+def pairs(node: yaml.MappingNode) -> list[tuple[yaml.Node, yaml.Node]]:
+    """Keys and values of an object that has not been read, those of a merge key (`<<: *other`) first.
+
+    A later pair replaces an earlier one of its key. Raises ValueError with what is wrong with a merge.
+    """
+    return _pairs(node, frozenset())
+
+
+def _pairs(node: yaml.MappingNode, within: frozenset[int]) -> list[tuple[yaml.Node, yaml.Node]]:
+    if id(node) in within:
+        raise ValueError("is merged into itself")
+    merges: list[tuple[yaml.Node, yaml.Node]] = []
+    own = []
+    for key, value in node.value:
+        if key.tag != MERGE:
+            own.append((key, value))
+            continue
+        parts = value.value if isinstance(value, yaml.SequenceNode) else [value]
+        for part in reversed(parts):  # the first of several wins
+            if not isinstance(part, yaml.MappingNode):
+                raise ValueError("merges what is no object")
+            merges += _pairs(part, within | {id(node)})
+    return merges + own
 
 
 _YAML = "tag:yaml.org,2002:"
@@ -116,6 +158,21 @@ def _not_json(loader: Any, node: yaml.Node, seen: dict[int, bool]) -> Iterator[t
         for part in node.value:
             yield from _not_json(loader, part, seen)
     seen[id(node)] = False
+
+
+def _twice(node: yaml.Node, file: Path, line: int, seen: set[int]) -> Iterator[Problem]:
+    """A problem for each key that an object gives twice; what a merge brings is not given. Before any is flattened."""
+    if id(node) in seen or isinstance(node, yaml.ScalarNode):
+        return
+    seen.add(id(node))
+    lines: dict[str, int] = {}
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ((None, part) for part in node.value):
+        if key is not None and key.tag != MERGE:
+            name, at = str(key.value), line + key.start_mark.line
+            if name in lines:
+                yield Problem(f"key {name} is given twice, first in line {lines[name]}", f"{file}:{at}")
+            lines.setdefault(name, at)
+        yield from _twice(value, file, line, seen)
 
 
 def _not_json_scalar(loader: Any, node: yaml.ScalarNode) -> str:
@@ -145,11 +202,8 @@ def block_of(value: Any, node: yaml.Node, file: Path, line: int, problems: list[
         problems.append(Problem(f"must be an object with keys, is {_name(value)}", f"{file}:{start}"))
         return None
     lines: dict[str, int] = {}
-    for key, _ in node.value:
-        name, at = str(key.value), line + key.start_mark.line
-        if name in lines:
-            problems.append(Problem(f"key {name} is given twice, first in line {lines[name]}", f"{file}:{at}"))
-        lines.setdefault(name, at)
+    for key, _ in node.value:  # what is merged in comes first, and what replaces it later
+        lines[str(key.value)] = line + key.start_mark.line
     return Block(file, start, {str(key): part for key, part in value.items()}, lines)
 
 

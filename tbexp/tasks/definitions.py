@@ -181,7 +181,7 @@ def _open(folder: Path, name: str, where: str, problems: list[Problem]) -> tuple
 
 def _listed(block: Block, node: yaml.MappingNode, key: str, problems: list[Problem]) -> list[Block]:
     """The objects of a list that stands under a key."""
-    nodes = next((part for name, part in node.value if name.value == key), None)
+    nodes = blocks.under(node, key)
     value = block.values.get(key)
     if not isinstance(value, list) or not isinstance(nodes, yaml.SequenceNode):
         return []

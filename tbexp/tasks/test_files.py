@@ -176,8 +176,8 @@ class TestFile:
         good = blocks.checked(
             top, {"test_cases": blocks.listing}, self._problems, what="a file", required=["test_cases"]
         )
-        nodes: list[Any] = next((part.value for key, part in node.value if key.value == "test_cases"), [])
-        for part, part_node in zip(good.get("test_cases", ()), nodes, strict=False):
+        nodes = blocks.under(node, "test_cases")
+        for part, part_node in zip(good.get("test_cases", ()), nodes.value if nodes else (), strict=False):
             block = blocks.block_of(part, part_node, self.path, 1, self._problems)
             if block is None:
                 continue

@@ -133,6 +133,33 @@ def test_a_remote_server_that_cannot_be_reached_so_is_refused(tmp_path, keys):
     assert len(caught.value.problems) == 1 and "hunter2" not in str(caught.value.problems[0].fix)
 
 
+def test_a_merge_key_brings_what_is_not_given(tmp_path):
+    text = """servers:
+  shop: &base
+    type: mcp-process
+    command: [shop]
+    env: &env {A: "1", B: "2"}
+  garden: {<<: *base, command: [garden], env: {<<: *env, B: "3"}}
+  tea: {<<: [{command: [tea]}, *base]}
+"""
+    servers = read(tmp_path, text)
+    assert [server.command for server in servers.values()] == [("shop",), ("garden",), ("tea",)]
+    assert servers["garden"].env == {"A": "1", "B": "3"} and servers["tea"].env == {"A": "1", "B": "2"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("servers: &x {<<: *x}", "is merged into itself"),
+        ("servers: {<<: 5}", "merges what is no object"),
+        ("servers:\n  a: {<<: {type: mcp-process}, command: [a], command: [b]}", "has `command` twice"),
+    ],
+)
+def test_a_merge_key_that_means_nothing_is_told(tmp_path, text, said):
+    with pytest.raises(UserError, match=said):
+        read(tmp_path, text)
+
+
 PROCESS = {
     'env: {"A=B": "1"}': "'A=B' cannot be the name of an environment variable",
     'env: {"": "1"}': "'' cannot be the name of an environment variable",

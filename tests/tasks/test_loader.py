@@ -495,6 +495,32 @@ def test_what_a_row_may_leave_out_or_have_as_null(root, tmp_path):
     assert tagged.tags == Tags(labels=("Smoke",), domain="d")
 
 
+def test_a_merge_key_brings_what_is_not_given(root):
+    write(
+        root,
+        {
+            "test_case/merged.yaml": "test_cases:\n- &a {uid: a, query: q, scenario: shop, test_code: ''}\n"
+            "- {<<: *a, uid: b}\n- {uid: c, <<: [{query: r}, *a]}\n- {<<: *a, uid: d, max_user_sim_turns: x}\n",
+            "scenario/merged.yaml": "world_state: {}\ntools:\n- &t {name: rent, is_end_turn: true}\n"
+            "- {<<: *t, name: swap}\n",
+            "test_case/merged.py": 'def test_a(x, judge):\n    """!\n    scenario: merged\n    <<: {query: q}\n    """',
+        },
+    )
+    found = [f"merged.yaml:{name}" for name in "abc"]
+    assert problems(root, *found) == ["test_case/merged.yaml:5: max_user_sim_turns must be a whole number, is a text"]
+    file = root / "dataset/test_case/merged.yaml"
+    file.write_text("\n".join(file.read_text().splitlines()[:-1]))
+    assert [task.query for task in load_tasks(root, "helper", found)] == ["q", "q", "r"]
+    (task,) = load_tasks(root, "helper", ["merged.py:test_a"])
+    assert [(tool.name, tool.is_end_turn) for tool in task.scenario.tools] == [("rent", True), ("swap", True)]
+
+
+def test_a_key_that_is_given_twice_is_told_however_deep_it_stands(root):
+    test = 'def test_a(x, judge):\n    """!\n    query: q\n    init:\n      desk: {a: {b: 1,\n      b: 2}}\n    """\n'
+    write(root, {"test_case/deep.py": f'"""!\nscenario: shop\n"""\n{test}'})
+    assert problems(root, "deep.py:test_a") == ["test_case/deep.py:9: key b is given twice, first in line 8"]
+
+
 NO_JSON = {
     "!!set {b, c}": "!!set has no form in JSON",
     "!!binary aGk=": "!!binary has no form in JSON",
@@ -513,6 +539,7 @@ NO_JSON = {
     '!!int ""': "not valid YAML",
     "[" * 3000: "not valid YAML",
     "{[a]: 1}": "not valid YAML",
+    "{<<: 5}": "merges what is no object",
 }
 
 
