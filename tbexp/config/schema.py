@@ -215,7 +215,7 @@ class Sampling(Group):
 class Limits(Group):
     """What one attempt of the agent may spend; reaching a limit is the agent's failure, never a system error."""
 
-    actions: AtLeastOne = 24  # tool batches and visible texts
+    actions: AtLeastOne = 24  # tool batches, visible texts, and completions of thoughts alone
     tokens: AtLeastOne = 1024  # tokens the policy may produce in one attempt
     generation_seconds: Positive = 600.0  # time in the policy's own generation
     # What a completion without text and calls means; ask_user: the user's turn, as in `tb infer`.

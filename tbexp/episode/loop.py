@@ -6,8 +6,8 @@ whatever the state is, since a task that is right when nothing changes would oth
 
 Where the reference loop is known to be defective this one differs: every direct answer of a batch is forwarded, every
 executed call is recorded when the limit falls inside a batch, arguments that are no object are told to the agent, and
-a completion without text and calls is the agent's failure (`policy.limits.empty_completion`), also when it holds
-thoughts: to ask again after those would let an agent think for ever.
+an empty completion is the agent's failure (`policy.limits.empty_completion`). After one that holds thoughts alone the
+agent is asked again, as there; so that it cannot think for ever, our limit of actions counts these too.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from tbexp.sandbox import Sandbox, Session
 from tbexp.tasks import Task, ToolDef, ToolOverride
 
 DONE = "<DONE>"
+NO_DIRECT_TEXT = "Error: the direct response could not be made from the tool's answer"
 ROW_METADATA = ("scenario", "agent", "test_case_name")  # the file's path is this machine's
 OWN_LIMITS = frozenset({"action_limit", "token_limit", "time_limit", "agent_error"})  # failures, not graded
 
@@ -155,7 +156,7 @@ class _Run:
         self.clock = Clock()
         self.talk = Conversation()
         self.usage = Usage()
-        self.actions = self.turns = 0
+        self.actions = self.turns = self.thoughts = 0  # thoughts: completions that hold nothing else
         self.pending: list[Message] = []
         self.replay_warnings: list[str] = []
         self.outputs: list[Mapping[str, Any]] = []
@@ -250,6 +251,13 @@ class _Run:
             if reading.reasoning:
                 self.talk.think(reading.reasoning)
             if not spoken and not calls:
+                if reading.reasoning:
+                    self.thoughts += 1
+                    if (limit := self._own_limit()) is not None:
+                        return limit
+                    continue
+                if self.talk.done():  # it said so with the calls before
+                    return "done"
                 return "agent_error" if self.limits.empty_completion == "fail" else None
             if spoken:
                 self.actions += 1
@@ -257,7 +265,7 @@ class _Run:
                 if not calls:
                     return "done" if spoken.endswith(DONE) else self._own_limit()
                 if self.actions >= self.task.max_agent_sim_turns:
-                    return "agent_limit"
+                    return self._agent_limit()
             self.actions += 1
             self.talk.calls(calls, self._ends_turn)
             if any(self._ends_turn(call.name) for call in calls):
@@ -267,7 +275,7 @@ class _Run:
                 return "end_turn_tool"
             await self._execute(session, calls)
             if self.actions >= self.task.max_agent_sim_turns:
-                return "agent_limit"
+                return self._agent_limit()
             if (limit := self._own_limit()) is not None:
                 return limit
 
@@ -289,8 +297,12 @@ class _Run:
         self.turns += 1
         return completion
 
+    def _agent_limit(self) -> str:
+        """How the conversation ends where the task's limit falls into a turn of the agent."""
+        return "done" if self.talk.done() else "agent_limit"
+
     def _own_limit(self) -> str | None:
-        if self.actions >= self.limits.actions:
+        if self.actions + self.thoughts >= self.limits.actions:
             return "action_limit"
         if self.usage.completion_tokens >= self.limits.tokens:
             return "token_limit"
@@ -301,11 +313,16 @@ class _Run:
         for call in calls:
             with self.clock.part("tools"):
                 answer = await self._answer(session, call)
+            if call.error is None and (template := self._direct(call.name)) is not None:
+                text = _direct_text(template, answer)
+                if text is None:
+                    answer = NO_DIRECT_TEXT
+                else:
+                    direct.append(text)
             self.talk.response(call, answer)
             self.pending.append(Message("tool", answer, name=call.name, call_id=call.id))
-            if (template := self._direct(call.name)) is not None:
-                direct.append(_direct_text(template, answer))
         for text in direct:
+            self.actions += 1
             self.talk.direct(text)
 
     async def _answer(self, session: Session, call: ToolCall) -> str:
@@ -366,12 +383,13 @@ class _OutOfTime(Exception):
     """The policy's own generation took longer than it may."""
 
 
-def _direct_text(template: str, answer: str) -> str:
+def _direct_text(template: str, answer: str) -> str | None:
+    """What a tool's answer tells the user; None where the template cannot be filled from it."""
     try:
         values = json.loads(answer)
         return template.format(**values)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
-        return "Error: the direct response could not be made from the tool's answer"
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return None
 
 
 def _verdict_record(verdict: Verdict) -> dict[str, Any]:

@@ -67,14 +67,24 @@ class Conversation:
                 return str(message["content"])
         return ""
 
+    def done(self) -> bool:
+        """Whether the last visible text of the agent, what was forwarded for it included, said that it is done."""
+        for message in reversed(self.messages):
+            if message["T"] == "Text" and message["role"] == "assistant" and _visible(message):
+                return bool(message["metadata"].get("is_done"))
+        return False
+
     def visible(self) -> list[Message]:
         """What the user has seen and said."""
         return [
             Message(m["role"], m["content"])
             for m in self.messages
-            if m["T"] == "Text" and m["role"] in ("user", "assistant")
-            if m["metadata"].get("tag") != "think" and not m["metadata"].get("is_dummy")
+            if m["T"] == "Text" and m["role"] in ("user", "assistant") and _visible(m)
         ]
+
+
+def _visible(message: Mapping[str, Any]) -> bool:
+    return _tag(message) != "think" and not message["metadata"].get("is_dummy")
 
 
 def _tag(message: Mapping[str, Any]) -> str:

@@ -97,11 +97,12 @@ class Renderer:
         return ids, False
 
     def step(self, messages: Sequence[Message], turn: int, length: int) -> tuple[list[int], bool]:
-        """The tokens that follow the end token of an assistant turn, and whether they leave `<think>` open."""
-        if not messages:
-            raise ValueError("a step needs at least one message")
+        """The tokens that follow the end token of an assistant turn, and whether they leave `<think>` open.
+
+        Without messages they are those that open the assistant's next turn.
+        """
         answered = [m for m in messages if m.role == "tool"]
-        if messages[0].role == "tool":
+        if messages and messages[0].role == "tool":
             calls = tuple(
                 ToolCall(m.name or "tool", {"x": _SENTINEL}, m.call_id or f"call_{i}") for i, m in enumerate(answered)
             )

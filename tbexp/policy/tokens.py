@@ -91,7 +91,7 @@ class TokenSession:
     async def act(self, new: Sequence[Message]) -> Completion:
         talk, policy = self.conversation, self._policy
         start = time.perf_counter()
-        if new:
+        if new or talk.turn:  # after thoughts alone nobody has spoken, and a turn begins anew
             talk.add(new)
         room = policy.max_context - len(talk.tokens)
         if room < 1:

@@ -240,22 +240,62 @@ CASES: dict[str, dict[str, Any]] = {
     "think only": {"script": [Reading(reasoning="hmm"), text("b <DONE>")]},
     "direct then user": {"script": [calls("d")], "says": ["u"]},
 }
-OURS = {
-    # Thoughts alone are a completion without text and calls: asking again after them would have no end.
-    "think only": GOLDEN["think only"].replace("think[hmm]", "think[hmm] user[I don't know.]"),
-}
 
 
 @pytest.mark.parametrize("case", GOLDEN)
 def test_the_loop_does_what_the_reference_does(case: str) -> None:
-    assert play(**CASES[case]).summary() == OURS.get(case, GOLDEN[case])
+    assert play(**CASES[case]).summary() == GOLDEN[case]
+
+
+def test_after_thoughts_alone_the_agent_is_asked_again_also_by_default() -> None:
+    played = play(**CASES["think only"], limits=Limits())
+    assert played.summary() == GOLDEN["think only"] and played.player.heard == [[], []]
+
+
+@pytest.mark.parametrize("limits", [{"actions": 3}, {"tokens": 15}])
+@pytest.mark.parametrize("empty", ["fail", "ask_user"])
+def test_an_agent_that_thinks_for_ever_reaches_our_limits(empty: Any, limits: dict[str, int]) -> None:
+    played = play([Reading(reasoning="hmm")] * 9, limits=Limits(empty_completion=empty, **limits))
+    assert (played.attempt.turns, played.attempt.passed) == (3, False)
+    assert played.attempt.finish_reason == f"{next(iter(limits)).removesuffix('s')}_limit"
+
+
+@pytest.mark.parametrize("empty", ["fail", "ask_user"])
+@pytest.mark.parametrize(
+    ("script", "options", "finish"),
+    [
+        ([calls("a", say="bye <DONE>"), Reading()], {}, "done"),
+        ([calls("a", say="bye <DONE>"), Reading()], {"max_agent_sim_turns": 2}, "done"),
+        ([calls("a", say="bye <DONE>")], {"max_agent_sim_turns": 1}, "done"),
+        ([calls("a", say="bye <DONE>"), Reading(reasoning="hmm"), Reading()], {}, "done"),
+        ([calls("a", say="bye <DONE>"), calls("a"), Reading()], {}, "done"),
+        ([calls("a", say="bye <DONE>"), text("no"), text("b <DONE>")], {"user_context": None}, "no_user_llm"),
+        ([calls("a", say="bye <DONE>"), text("no")], {"max_agent_sim_turns": 3}, "agent_limit"),
+        ([calls("d", say="bye <DONE>")], {"max_agent_sim_turns": 3}, "agent_limit"),
+        ([calls("a", "end", say="bye <DONE>")], {}, "end_turn_tool"),
+    ],
+)
+def test_the_last_visible_text_decides_whether_the_agent_is_done(
+    script: list[Reading], options: dict[str, Any], finish: str, empty: Any
+) -> None:
+    assert play(script, limits=Limits(empty_completion=empty), **options).attempt.finish_reason == finish
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4])
+def test_a_direct_answer_is_an_action(limit: int) -> None:
+    played = play([calls("d", "e"), calls("a"), text("<DONE>")], max_agent_sim_turns=limit)
+    assert played.backend.executed == (["d", "e"] if limit < 4 else ["d", "e", "a"])
+    assert played.attempt.finish_reason == "agent_limit"
+
+
+def test_a_direct_answer_counts_for_our_limit_too() -> None:
+    assert play([calls("d"), text("<DONE>")], limits=Limits(actions=2)).attempt.finish_reason == "action_limit"
 
 
 @pytest.mark.parametrize(
     ("case", "end"),
     [
         ("user error", "user[I don't know.]"),
-        ("think only", "assistant:think[hmm]"),
         ("direct then user", "assistant:direct[D:d]"),
     ],
 )
@@ -277,12 +317,19 @@ def test_every_direct_answer_of_a_batch_is_forwarded_and_the_user_sees_them() ->
 
 
 @pytest.mark.parametrize("template", ["{w}", "{v.x.y}", "{0}", "{v", "{v:d}"])
-def test_a_direct_answer_that_cannot_be_made_is_told(template: str) -> None:
+def test_a_direct_answer_that_cannot_be_made_is_an_error_that_the_agent_is_told(template: str) -> None:
     tools = (ToolOverride("d", direct_response=template),)
     played = play([calls("d"), text("<DONE>")], scenario=replace(TASK.scenario, tools=tools))
-    assert played.examiner.contexts[0].tool_direct_responses == [
-        "Error: the direct response could not be made from the tool's answer"
-    ]
+    said = "Error: the direct response could not be made from the tool's answer"
+    (context,) = played.examiner.contexts
+    assert context.tool_direct_responses == [] and context.tool_calls[0]["tool_response"]["content"] == said
+    assert [m.content for m in played.player.heard[1]] == [said]
+
+
+def test_a_call_that_could_not_be_read_has_no_direct_answer() -> None:
+    played = play([calls("d", error="Error: no JSON"), text("<DONE>")])
+    (context,) = played.examiner.contexts
+    assert context.tool_direct_responses == [] and [m.content for m in played.player.heard[1]] == ["Error: no JSON"]
 
 
 def test_every_executed_call_is_recorded_when_the_agents_limit_falls_inside_a_batch() -> None:

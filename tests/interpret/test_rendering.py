@@ -136,6 +136,19 @@ def test_a_pre_opened_thought_is_read_as_reasoning_in_every_turn(tokenizer):
     assert closed.produced(encode("Hello<|im_end|>"), None).text == "Hello"
 
 
+@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("end", ["<|im_end|>", ""], ids=["closed", "cut off"])
+def test_after_a_turn_to_which_nobody_answered_the_next_one_opens(tokenizer, name, end):
+    talk = renderer(tokenizer, TEMPLATES[name]).open(START, TOOLS)
+    opening = talk.renderer.decode(talk.tokens).split("A digger, please.")[1]
+    talk.produced(talk.renderer.encode(f"hm{end}"), None)
+    before = len(talk.tokens)
+    talk.add([])
+    closing = "" if end else "<|im_end|>"
+    assert talk.renderer.decode(talk.tokens[before:]) == closing + opening.removeprefix("<|im_end|>")
+    assert sum(talk.mask[before:]) == 0
+
+
 def test_a_turn_that_ends_in_another_stop_token_is_closed_as_the_template_would(tokenizer):
     r = renderer(tokenizer, TEMPLATES["plain"])
     conversation = r.open(START, ())
