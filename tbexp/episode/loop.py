@@ -142,6 +142,7 @@ async def run_attempt(
             "messages": run.talk.messages,
             "effects": effects,
             "init_result": run.init_result,
+            "session_id": run.session_id,
             "verdict": None if verdict is None else _verdict_record(verdict),
             "metadata": run.metadata(),
             **run.recorded(),
@@ -162,6 +163,7 @@ class _Run:
         self.outputs: list[Mapping[str, Any]] = []
         self.tools: tuple[ToolSpec, ...] = ()
         self.init_result: dict[str, Any] = {}
+        self.session_id = ""
         self.agent: PolicySession | None = None
 
     def metadata(self) -> dict[str, Any]:
@@ -176,7 +178,7 @@ class _Run:
     async def converse(self, session: Session) -> str:
         """The conversation up to its end; says why it ended."""
         self.tools = self._tools(session)
-        self.init_result = session.init_result
+        self.init_result, self.session_id = session.init_result, session.id
         try:
             self.task = self.task.formatted(session.init_result)
         except ValueError as problem:
@@ -345,7 +347,7 @@ class _Run:
             tool_calls=list(self.talk.tool_calls),
             messages=list(self.talk.messages),
             init_result=session.init_result,
-            session_id=f"{self.task.uid}#{self.seed}",
+            session_id=session.id,
         )
         return await self.world.grader.grade(
             self.task.test_code, context, judge=self.world.judge, fixtures=self.task.fixtures, servers=session

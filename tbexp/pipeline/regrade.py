@@ -192,7 +192,7 @@ def context_of(task: Task, trajectory: Mapping[str, Any]) -> TestContext:
         tool_calls=calls_of(own),
         messages=messages,
         init_result=dict(trajectory.get("init_result") or {}),
-        session_id=f"{task.uid}#regrade",
+        session_id=str(trajectory.get("session_id") or f"{task.uid}#regrade"),
     )
 
 

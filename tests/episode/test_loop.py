@@ -58,6 +58,7 @@ class Backend:
         self.faults = faults
         self.tools = {name: ToolSpec(name, "a tool") for name in ("a", "d", "e")}
         self.init_result = {"shop": {"id": 7}}
+        self.id = "session-7"
         self.executed: list[str] = []
         self.replayed: list[tuple[str, dict[str, Any]]] = []
         self.asked_for: tuple[Any, Any] | None = None
@@ -414,6 +415,7 @@ def test_the_test_sees_the_end_of_the_attempt_and_the_row_says_what_it_cost() ->
     played = play([calls("a"), text("ok <DONE>")], verdict=Verdict(False, 0.5, line=3, message="half"))
     done, (context,) = played.attempt, played.examiner.contexts
     assert played.backend.asked_for == (TASK.server_config(), TASK.scenario.tools)
+    assert context.session_id == "session-7"
     assert (context.effects, context.init_result) == ({"shop": {"stock": 2}}, {"shop": {"id": 7}})
     assert (done.uid, done.attempt, done.domain) == ("t.py:test_1", 3, "shop")
     assert (done.passed, done.reward, done.system_error) == (False, 0.5, None)
@@ -421,6 +423,7 @@ def test_the_test_sees_the_end_of_the_attempt_and_the_row_says_what_it_cost() ->
     assert set(done.seconds) == {"start", "agent", "tools", "grading", "total"}
     kept = json.loads(json.dumps(done.trajectory))
     assert (kept["effects"], kept["verdict"]["message"]) == ({"shop": {"stock": 2}}, "half")
+    assert kept["session_id"] == context.session_id
 
 
 def test_an_attempt_that_is_not_to_be_graded_has_failed_and_keeps_its_effects() -> None:

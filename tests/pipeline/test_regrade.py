@@ -93,6 +93,7 @@ def test_a_check_sees_what_it_saw_when_the_attempt_ended(played: Path) -> None:
     looks = (
         "def __tb_test_fn(x, judge):\n    assert x.tool_calls and x.tool_calls[0].tool_call.name\n"
         "    assert x.response.endswith('<DONE>') and x.query() and list(x.init_result) and list(x.effects)\n"
+        "    assert len(x.session_id) == 32, x.session_id\n"
     )
     changed, _ = again(played, [replace(TASKS[0], test_code=looks), *TASKS[1:]])
     assert changed == []
