@@ -5,7 +5,8 @@ counts, and how rows made elsewhere are read. Left to others: who makes attempts
 (selection, evaluation).
 """
 
-from tbexp.attempts.counts import Counts, read_counts, read_rows
+from tbexp.attempts.content import Contents
+from tbexp.attempts.counts import Counts, read_contents, read_counts, read_rows
 from tbexp.attempts.infer import to_tb_infer_row
 from tbexp.attempts.row import AttemptRow, canonical, digest
 from tbexp.attempts.store import AttemptStore, Coverage
@@ -13,10 +14,12 @@ from tbexp.attempts.store import AttemptStore, Coverage
 __all__ = [
     "AttemptRow",
     "AttemptStore",
+    "Contents",
     "Counts",
     "Coverage",
     "canonical",
     "digest",
+    "read_contents",
     "read_counts",
     "read_rows",
     "to_tb_infer_row",

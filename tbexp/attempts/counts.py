@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tbexp.attempts.content import Contents, of_benchmark, user_texts
 from tbexp.attempts.faults import OPTIONAL, row_faults
 from tbexp.attempts.row import MOST, AttemptRow
 from tbexp.errors import Problem, UserError
@@ -158,6 +159,24 @@ def read_rows(files: Sequence[Path | str], fields: Fields | None = None, *, plac
             row = _as_row(uid, next(free) if attempt is None else attempt, plain, outcome)
             rows.append(replace(row, trajectory=places[id(plain)]) if placed else row)
     return sorted(rows, key=lambda r: (r.uid, r.attempt, r.clean))
+
+
+def read_contents(files: Sequence[Path | str], fields: Fields | None = None) -> Contents:
+    """What rows that `read_counts` has read tell of their tasks; lines that hold no content are not parsed again."""
+    uid_of = _follow("uid" if fields is None else fields.uid)
+    benchmark, known = set(), set()
+    for file in files:
+        with Path(file).open("rb") as lines:
+            for line in lines:
+                if b'"messages"' not in line and b'"evaluation_only"' not in line:
+                    continue
+                row = json.loads(line)
+                uid, texts = uid_of(row), list(user_texts(row))
+                if texts:
+                    known.add(uid)
+                if of_benchmark(row, texts):
+                    benchmark.add(uid)
+    return Contents(frozenset(benchmark), frozenset(known))
 
 
 # -- one row
@@ -404,7 +423,7 @@ def _as_row(uid: str, attempt: int, plain: Mapping[str, Any], outcome: int) -> A
         domain=str(metadata.get("scenario") or ""),
         judged=bool((result.get("metadata") or {}).get("judge_motivation")),
         search=str(metadata.get("search") or ""),
-        evaluation_only=bool(metadata.get("evaluation_only")) or is_benchmark(uid),
+        evaluation_only=is_benchmark(uid) or of_benchmark(plain, user_texts(plain)),
     )
     if not ("passed" in plain and "system_error" in plain and "test_result" not in plain):
         return row

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +87,8 @@ def select(run: Context) -> None:
     if not config.probe.rows or config.tasks.root is not None:  # of rows alone no content is known
         hashes = {task.uid: task.content_hash() for task in run.candidates}
         benchmark |= {task.uid for task in run.candidates if is_benchmark(task)}
+    if config.probe.rows:
+        benchmark |= of_rows(run, counts.uids, hashes)
     selection = decide(
         counts,
         buckets=config.buckets,
@@ -131,6 +133,20 @@ def select(run: Context) -> None:
             f"{len(selection.validation)} validation",
         )
     )
+
+
+def of_rows(run: Context, uids: Sequence[str], known: Container[str]) -> set[str]:
+    """The tasks that are the benchmark's by what the rows hold of them; says of how many nothing is known."""
+    from tbexp.attempts import read_contents
+
+    contents = read_contents(run.config.probe.rows, run.config.probe.fields)
+    unknown = sum(uid not in known and uid not in contents.known for uid in uids)
+    if unknown:
+        run.progress.say(
+            f"select: of {unknown} tasks the rows hold no messages, so a renamed task of the public benchmark among "
+            "them is not recognized; name their dataset with tasks.root, or rows with messages"
+        )
+    return set(contents.benchmark)
 
 
 def warn_of_unknown_exclusions(config: Config, uids: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ name, which of them are the public benchmark's, and what two sets of them share.
 conversations and checks.
 """
 
-from tbexp.tasks.benchmark import benchmark_uids, is_benchmark, refuse_benchmark
+from tbexp.tasks.benchmark import benchmark_uids, is_benchmark, is_benchmark_query, refuse_benchmark
 from tbexp.tasks.dump import dump_tests
 from tbexp.tasks.loader import load_tasks
 from tbexp.tasks.overlap import Overlap, overlap
@@ -25,6 +25,7 @@ __all__ = [
     "benchmark_uids",
     "dump_tests",
     "is_benchmark",
+    "is_benchmark_query",
     "load_tasks",
     "merged",
     "overlap",

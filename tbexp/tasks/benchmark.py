@@ -41,6 +41,11 @@ def is_benchmark(task: Task | str) -> bool:
     return task.uid in uids or not hashes.isdisjoint((_sha(query), _sha(with_context)))
 
 
+def is_benchmark_query(text: str) -> bool:
+    """Whether a text is the query of a benchmark task: all that rows made elsewhere tell of what a task is."""
+    return _sha(text.strip()) in _shipped()[1]
+
+
 def refuse_benchmark(tasks: Iterable[Task | str], *, use: str) -> None:
     """UserError when a benchmark task is among the tasks (or uids); use: what they were to be used for."""
     found = [task if isinstance(task, str) else task.uid for task in tasks if is_benchmark(task)]

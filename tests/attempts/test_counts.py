@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tbexp.attempts import AttemptRow, AttemptStore, Counts, read_counts, read_rows, to_tb_infer_row
+from tbexp.attempts import AttemptRow, AttemptStore, Counts, read_contents, read_counts, read_rows, to_tb_infer_row
 from tbexp.attempts.counts import _batches, _Problems
 from tbexp.config.schema import Fields
 from tbexp.errors import UserError
+from tbexp.tasks import benchmark as guard
 
 
 def lines(folder: Path, *rows: Any, name: str = "rows.jsonl") -> Path:
@@ -334,3 +335,34 @@ def test_counts_can_be_extended_and_restricted_and_their_digest_ignores_the_orde
     assert counts.only(["b", "d"]).as_dict() == {"b": (1, 0, 0), "d": (0, 0, 0)}
     with pytest.raises(ValueError, match="sorted"):
         Counts(("b", "a"), *(np.zeros(2, np.int64) for _ in range(3)))
+
+
+Q = "A digger, please."
+
+
+@pytest.mark.parametrize(
+    ("row", "benchmark", "known"),
+    [
+        ({"messages": [{"T": "Text", "role": "user", "content": f" {Q}\n"}]}, True, True),
+        ({"messages": [{"role": "system", "content": Q}, {"role": "user", "content": "Another."}]}, False, True),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": Q}]}]}, True, True),
+        ({"trajectory": {"messages": [{"role": "user", "content": Q}]}}, True, True),
+        ({"messages": []}, False, False),
+        ({"messages": None, "metadata": {"evaluation_only": True}}, True, False),
+        ({"evaluation_only": True}, True, False),
+        ({"evaluation_only": False, "metadata": None}, False, False),
+        ({"messages": [7, {"role": "user"}, {"role": "user", "content": 5}]}, False, False),
+        ({}, False, False),
+    ],
+)
+def test_a_task_of_the_benchmark_is_known_by_what_a_row_holds(tmp_path, monkeypatch, row, benchmark, known):
+    monkeypatch.setattr(guard, "_shipped", lambda: (frozenset(), frozenset({guard._sha(Q)})))
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"uid": "a.py:b", "test_result": {"result": True}, **row}) + "\n\n")
+    found = read_contents([file])
+    assert (found.benchmark, found.known) == ({"a.py:b"} if benchmark else set(), {"a.py:b"} if known else set())
+    try:
+        (made,) = read_rows([file])
+    except UserError:
+        return  # what is no message is told there
+    assert made.evaluation_only is benchmark

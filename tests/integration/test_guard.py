@@ -74,6 +74,21 @@ def test_the_attempts_are_there_as_rows_of_tb_infer_and_can_be_selected_from(pla
     )  # by the content of its task a renamed copy is known, though its rows are made elsewhere
 
 
+def test_of_rows_alone_a_renamed_copy_is_known_by_its_messages_and_by_its_label(place: Any) -> None:
+    lines = [json.loads(line) for line in (place.run_dir / "probe-tb_infer.jsonl").read_text().splitlines()]
+    bare = [{**row, "metadata": {"repetition": row["metadata"]["repetition"]}} for row in lines]
+    dumb = [{**row, "messages": []} for row in bare]
+    wanted = {"messages": bare, "labels": [{**row, "messages": []} for row in lines], "neither": dumb}
+    for name, rows in wanted.items():
+        (place.folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        words = ("stages=[select]", f"probe.rows=[{name}.jsonl]", f"hydra.run.dir=by-{name}", *SMALL[2:])
+        done = place.run(*words, "tasks.root=null", "tasks.held_out=null", program=GUARDED)
+        assert done.returncode == 0, done.stderr
+        pool = yaml.safe_load((place.folder / f"by-{name}" / "select" / "pool.yaml").read_text())
+        assert pool and (COPY in pool) == (name == "neither") and UID not in pool
+        assert ("is not recognized" in done.stderr) == (name != "messages")
+
+
 @pytest.mark.train
 @pytest.mark.parametrize("uid", [UID, COPY])
 def test_a_pool_file_that_holds_one_is_not_trained_on(place: Any, uid: str) -> None:
