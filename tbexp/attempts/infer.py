@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from tbexp.attempts.row import AttemptRow
+from tbexp.tasks import Task
 
 _GRADING = ("grader", "judge", "no_judge", "test_code", "fixture")  # kinds of system errors that begin so
+_PARTS = {"time_agent": "agent", "time_user": "user", "time_tool": "tools", "time_test": "grading"}
 
 
-def to_tb_infer_row(row: AttemptRow, trajectory: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def to_tb_infer_row(
+    row: AttemptRow, trajectory: Mapping[str, Any] | None = None, task: Task | None = None
+) -> dict[str, Any]:
     """The attempt as `tb infer` writes it (thinkingbox format, section 8).
 
-    Of the trajectory, `messages`, `verdict` and `metadata` are taken where they are there. A system error of grading
+    Of the trajectory, `messages`, `verdict`, `metadata` and `seconds` are taken where they are there; of the task,
+    its tags and its file, whose place is not kept with attempts. A system error of grading
     stands in `test_result`, any other in the row, as in `tb infer`; token counts are one sum over the attempt's
     completions.
     """
@@ -38,7 +44,10 @@ def to_tb_infer_row(row: AttemptRow, trajectory: Mapping[str, Any] | None = None
         "repetition": row.attempt,
         "execution_time": row.seconds,
         **seen.get("metadata", {}),
+        **_times(seen.get("seconds") or {}),
     }
+    if task is not None and "test_case_file" in task.metadata:
+        metadata["test_case_file"] = task.metadata["test_case_file"]
     if row.search:
         metadata["search"] = row.search
     if row.evaluation_only:
@@ -50,7 +59,7 @@ def to_tb_infer_row(row: AttemptRow, trajectory: Mapping[str, Any] | None = None
         "messages": list(seen.get("messages", [])),
         "test_result": result,
         "test_context": None,
-        "test_tags": None,
+        "test_tags": None if task is None else _tags(task),
         "tools": None,
         "raw_messages": None,
         "user_llm_history": None,
@@ -59,6 +68,20 @@ def to_tb_infer_row(row: AttemptRow, trajectory: Mapping[str, Any] | None = None
         "is_system_error": row.system_error is not None and not graded,
         "finish_reason": row.finish_reason,
     }
+
+
+def _times(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Seconds by part as `tb infer` names them; a part that did not happen took none."""
+    if not seconds:
+        return {}
+    parts = {name: seconds.get(part, 0.0) for name, part in _PARTS.items()}
+    loop = sum(parts[name] for name in ("time_agent", "time_user", "time_tool"))
+    return {**parts, "time_agent_user_loop": round(loop, 4)}
+
+
+def _tags(task: Task) -> dict[str, Any]:
+    parts = asdict(task.tags)
+    return {name: list(part) if isinstance(part, tuple) else part for name, part in parts.items()}
 
 
 def _usage(row: AttemptRow) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from tbexp.config.schema import Fields
 from tbexp.config.whole import write_whole
 from tbexp.errors import counted
 from tbexp.pipeline.context import Context
+from tbexp.pipeline.export import as_tb_infer
 from tbexp.pipeline.files import write_json
 from tbexp.pipeline.prices import faults_of, spending_of, with_besides
 from tbexp.reporting.partial import covered, is_partial, marked
@@ -218,8 +219,7 @@ def _reference_rows(run: Context, name: str, rows: Sequence[AttemptRow]) -> Iter
         return
     with AttemptStore(run.run_dir / "evaluate" / name, read_only=True) as store:
         last = {(row.uid, row.attempt): row for row in sorted(rows, key=lambda row: (row.uid, row.attempt, row.clean))}
-        for row in last.values():
-            yield to_tb_infer_row(row, store.trajectory(row))
+        yield from as_tb_infer(store, list(last.values()), run.held_out)
 
 
 def _of_tb_infer(file: Path) -> bool:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from tbexp.attempts import AttemptRow, AttemptStore, to_tb_infer_row
 from tbexp.config.whole import write_whole
+from tbexp.tasks import Task
 
-FILE = "tb_infer.jsonl"
 
-
-def write_tb_infer(store: Path, rows: Sequence[AttemptRow], file: Path) -> None:
-    """Writes the rows with what `store` has of their trajectories, task by task, in the order of attempts."""
+def write_tb_infer(store: Path, rows: Sequence[AttemptRow], file: Path, tasks: Sequence[Task]) -> None:
+    """Writes the rows with what `store` has of their trajectories, in the order of tasks and attempts."""
     with AttemptStore(store, read_only=True) as attempts:
-        ordered = sorted(rows, key=lambda row: (row.uid, row.attempt))
-        lines = [json.dumps(to_tb_infer_row(row, attempts.trajectory(row)), ensure_ascii=False) for row in ordered]
-    write_whole(file, "".join(f"{line}\n" for line in lines))
+        found = as_tb_infer(attempts, rows, tasks)
+        write_whole(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found))
+
+
+def as_tb_infer(store: AttemptStore, rows: Sequence[AttemptRow], tasks: Sequence[Task]) -> Iterator[dict[str, Any]]:
+    """The rows in the order of `tb infer`: all attempts of the first task, then of the next."""
+    by_uid = {task.uid: task for task in tasks}
+    place = {uid: number for number, uid in enumerate(by_uid)}
+    for row in sorted(rows, key=lambda row: (place.get(row.uid, len(place)), row.uid, row.attempt)):
+        yield to_tb_infer_row(row, store.trajectory(row), by_uid.get(row.uid))

@@ -35,7 +35,7 @@ def probe(run: Context) -> None:
     link(run.run_dir / "probe", campaign.folder)
     rows = attempts_in(run, campaign)
     if config.probe.tb_infer:
-        write_tb_infer(campaign.folder, rows, run.run_dir / "probe-tb_infer.jsonl")
+        write_tb_infer(campaign.folder, rows, run.run_dir / "probe-tb_infer.jsonl", run.candidates)
     summarise(run, campaign.wanted, rows)
     refuse_too_many_errors(config, "probe", rows)
 

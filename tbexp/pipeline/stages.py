@@ -345,7 +345,7 @@ def evaluate_policy(run: Context, name: str) -> list[AttemptRow]:
     link(run.run_dir / "evaluate" / name, campaign.folder)
     rows = attempts_in(run, campaign)
     if run.config.evaluation.tb_infer:
-        write_tb_infer(campaign.folder, rows, run.run_dir / "evaluate" / f"tb_infer-{name}.jsonl")
+        write_tb_infer(campaign.folder, rows, run.run_dir / "evaluate" / f"tb_infer-{name}.jsonl", run.held_out)
     with AttemptStore(campaign.folder, read_only=True) as store:
         return with_failed_tries(store, rows)
 

@@ -15,6 +15,7 @@ from tbexp.attempts import AttemptRow, AttemptStore, Counts, read_contents, read
 from tbexp.attempts.counts import _batches, _Problems
 from tbexp.config.schema import Fields
 from tbexp.errors import UserError
+from tbexp.tasks import Agent, Scenario, Tags, Task
 from tbexp.tasks import benchmark as guard
 
 
@@ -325,6 +326,24 @@ def test_the_messages_and_verdict_of_a_trajectory_stand_in_the_row_for_tb_infer(
     assert [row["test_result"][key] for key in ("lineno", "line_content", "tb", "prints")] == [7, "assert x", "no", "p"]
     (found,) = read_rows([lines(tmp_path, row)])
     assert (found.turns, found.tool_calls) == (1, 2)
+
+
+def test_a_row_for_tb_infer_has_the_times_and_what_the_task_says(tmp_path: Path) -> None:
+    seconds = {"start": 0.5, "agent": 2.0, "tools": 0.25, "grading": 0.125, "total": 3.0}
+    trajectory = {"seconds": seconds, "metadata": {"scenario": "s", "agent": "a", "test_case_name": "1"}}
+    tags = Tags(labels=("smoke",), domain="d", eval_type="e")
+    task = Task("a:1", Agent("a", "s"), Scenario("s", {}), "q", tags=tags, metadata={"test_case_file": "/there/a"})
+    row = to_tb_infer_row(AttemptRow("a:1", 2, True, 1.0, seconds=3.0), trajectory, task)
+    assert json.loads(json.dumps(row))["test_tags"] == row["test_tags"] == {
+        "labels": ["smoke"], "category": [], "domain": "d", "eval_type": "e", "skip": False,
+    }  # fmt: skip
+    assert row["metadata"] == {
+        "scenario": "s", "agent": "a", "test_case_file": "/there/a", "test_case_name": "1", "repetition": 2,
+        "time_agent": 2.0, "time_user": 0.0, "time_tool": 0.25, "time_test": 0.125, "time_agent_user_loop": 2.25,
+        "execution_time": 3.0,
+    }  # fmt: skip
+    bare = to_tb_infer_row(AttemptRow("a:1", 2, True, 1.0))
+    assert bare["test_tags"] is None and not [name for name in bare["metadata"] if name.startswith("time_")]
 
 
 def test_counts_can_be_extended_and_restricted_and_their_digest_ignores_the_order_of_rows(tmp_path: Path) -> None:
