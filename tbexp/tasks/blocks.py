@@ -71,7 +71,7 @@ def is_file(path: Path) -> bool:
 def read_text(file: Path, problems: list[Problem]) -> str:
     """A file's text; "" where it cannot be read, which is then a problem."""
     try:
-        return file.read_text(encoding="utf-8-sig")
+        return file.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark of its encoding
     except (OSError, UnicodeDecodeError) as problem:
         problems.append(Problem(f"cannot be read: {problem}", str(file), "save it as UTF-8 text"))
         return ""

@@ -160,10 +160,15 @@ def tags_of(stored: Mapping[str, Any] | Sequence[str] | None) -> Tags:
     )
 
 
+def exists(folder: Path, kind: str, name: str) -> bool:
+    """Whether there is a file for this agent or scenario."""
+    return blocks.is_file(folder / kind / f"{name}.yaml")
+
+
 def _open(folder: Path, name: str, where: str, problems: list[Problem]) -> tuple[Block, yaml.MappingNode] | None:
     file = folder / f"{name}.yaml"
     kind = folder.name
-    if not blocks.is_file(file):
+    if not exists(folder.parent, kind, name):
         known = [str(path.relative_to(folder).with_suffix("")) for path in sorted(folder.rglob("*.yaml"))]
         near = nearest(name, known)
         fix = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(known) or 'none'}"

@@ -121,6 +121,10 @@ class Dataset:
             for path in paths:
                 if within is not None and not path.resolve().is_relative_to(within.resolve()):
                     continue
+                if ":" in path.name:
+                    what = "can be in no selector <file>:<test>, since its name has a :"
+                    self.problems.append(Problem(what, str(path), "give it another name"))
+                    continue
                 for case in self.file(path).cases(self.file(path).names):
                     uid, where = f"{path.name}:{case.name}", case.block.at()
                     if uid in found:
@@ -203,9 +207,11 @@ class Dataset:
         )
 
     def _scenario(self, name: str, where: str) -> Scenario | None:
-        if name not in self._scenarios:
-            self._scenarios[name] = definitions.read_scenario(self.folder, name, where, self.problems)
-        return self._scenarios[name]
+        known = self._scenarios.get(name)
+        # One that is missing is told wherever it is named, what is wrong in one that is there only once.
+        if name not in self._scenarios or (known is None and not definitions.exists(self.folder, "scenario", name)):
+            self._scenarios[name] = known = definitions.read_scenario(self.folder, name, where, self.problems)
+        return known
 
     def _history(self, path: Path, case: Case) -> tuple[dict[str, Any], ...] | None:
         reference = case.fields.get("history")

@@ -79,10 +79,8 @@ class TestFile:
         self._lines: list[str] = []
         self._blank: list[str] = []  # the same with every test blanked
         self.broken: bool  # nothing of it could be read, which was noted
-        try:
-            text = path.read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as problem:
-            problems.append(Problem(f"cannot be read: {problem}", str(path)))
+        text = blocks.read_text(path, problems)
+        if len(problems) > before:
             self.broken = True
             return
         if path.suffix == ".py":
@@ -184,6 +182,13 @@ class TestFile:
             required = ["uid", "query", "test_code"]
             fields = blocks.checked(block, _YAML_FIELDS, self._problems, what="a test", required=required)
             name = fields.pop("uid", None)
+            if name is not None and (not name or ":" in name):
+                self._problems.append(
+                    Problem(
+                        f"uid {name!r} can be in no selector <file>:<test>", block.at("uid"), "give it a name without :"
+                    )
+                )
+                continue
             if name in self._cases:
                 self._note(f"uid {self.path.name}:{name} is given twice in this file", block.line)
             if name is not None:

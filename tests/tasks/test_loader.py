@@ -627,3 +627,48 @@ def test_a_file_that_cannot_be_parsed_is_told_once_and_not_for_each_of_its_tests
     assert first.startswith("test_case/four.py:1: not valid Python") and second.startswith(
         "test_case/five.py: cannot be read"
     )
+
+
+def test_a_test_whose_uid_can_be_in_no_selector_is_told(root):
+    case = {"scenario": "shop", "query": "q", "test_code": ""}
+    cases = {"test_cases": [{**case, "uid": uid} for uid in ("a:b", "", "c d")]}
+    write(root, {"test_case/names.yaml": json.dumps(cases, indent=1), "test_case/zz:z.py": PYTHON})
+    assert [p.split(": ", 1)[1].partition("\n")[0] for p in problems(root)] == [
+        "uid 'a:b' can be in no selector <file>:<test>",
+        "uid '' can be in no selector <file>:<test>",
+        "can be in no selector <file>:<test>, since its name has a :",
+    ]
+    assert load_tasks(root, "helper", ["shop_orders_v2.py:test_one"])
+
+
+def test_a_mark_at_the_beginning_of_a_file_is_no_part_of_it(root, tmp_path):
+    files = {"agent/helper.yaml": AGENT, "scenario/shop.yaml": SCENARIO, "test_case/shop_orders_v2.py": PYTHON}
+    want = load_tasks(root, "helper")
+    case = {"uid": "t", "scenario": "shop", "query": "q", "test_code": ""}
+    write(root, {name: "\ufeff" + text for name, text in files.items()})
+    assert load_tasks(root, "helper") == want
+    write(root, {"test_case/form.yaml": "\ufeff" + json.dumps({"test_cases": [case]})})
+    listed, rows = tmp_path / "list.yaml", tmp_path / "rows.jsonl"
+    listed.write_text("\ufeff- form.yaml:t\n", encoding="utf-8")
+    (task,) = load_tasks(root, "helper", read_selectors(listed))
+    dump_tests([task], rows)
+    rows.write_text("\ufeff" + rows.read_text(encoding="utf-8"), encoding="utf-8")
+    assert load_tasks(rows, "") == [task]
+
+
+def test_a_missing_scenario_is_told_wherever_it_is_named_and_a_broken_one_once(root):
+    write(
+        root,
+        {
+            "test_case/refers.py": 'def test_a(x, judge):\n    """! {query: q, scenario: gone}"""\n'
+            'def test_b(x, judge):\n    """! {query: q, scenario: gone}"""\n'
+            'def test_c(x, judge):\n    """! {query: q, scenario: bad}"""\n'
+            'def test_d(x, judge):\n    """! {query: q, scenario: bad}"""\n',
+            "scenario/bad.yaml": "tools: []\n",
+        },
+    )
+    assert [problem.partition("\n")[0] for problem in problems(root)] == [
+        "test_case/refers.py:2: no scenario gone: scenario/gone.yaml does not exist",
+        "test_case/refers.py:4: no scenario gone: scenario/gone.yaml does not exist",
+        "scenario/bad.yaml:1: a scenario needs the key world_state",
+    ]
