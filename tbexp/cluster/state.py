@@ -127,8 +127,9 @@ def error_of(folder: Path, name: str, state: JobState) -> str:
         kind, said = read_result(result)
         if kind == "error":
             return last_message(str(said))
-    for start in sorted(folder.glob(f"{name}-*/outcome.json"), reverse=True):
-        return str(json.loads(start.read_text()).get("message", ""))
+    last = folder / f"{name}-{state.restarts}" / "outcome.json"  # what earlier starts said was no failure
+    if last.exists() and (said := json.loads(last.read_text()).get("message")):
+        return str(said)
     if not state.log.exists() and state.nodes and state.state != "CANCELLED":
         return unseen(folder, state)
     lines = state.log.read_text(errors="replace").splitlines() if state.log.exists() else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -65,6 +66,30 @@ def test_a_job_without_a_result_shows_the_end_of_its_log(monkeypatch: pytest.Mon
     (tmp_path / "8_0_log.out").write_text("".join(f"line {i}\n" for i in range(40)))
     (failed,) = state.states("8", tmp_path, 1)
     assert failed.state == "OUT_OF_MEMORY" and failed.error.endswith("line 39") and "line 20" not in failed.error
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "restarts", "told"),
+    [
+        ({0: "stopped after step 4"}, 1, "line 39"),  # the start that failed said nothing
+        ({0: "stopped after step 4", 1: "the shed burns"}, 1, "the shed burns"),
+        ({n: f"start {n}" for n in range(11)}, 10, "start 10"),  # by text 9 is the last
+        ({n: f"start {n}" for n in range(11)}, 11, "line 39"),
+        ({0: "the shed burns"}, 0, "the shed burns"),
+        ({0: ""}, 0, "line 39"),
+    ],
+)
+def test_the_error_of_a_job_is_that_of_its_last_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, outcomes: dict[int, str], restarts: int, told: str
+) -> None:
+    shown = f"JobId=8 JobState=NODE_FAIL Reason=NodeDown Restarts={restarts} NodeList=n1\n"
+    monkeypatch.setattr(state, "run", lambda command: shown)
+    (tmp_path / "8_0_log.out").write_text("".join(f"line {i}\n" for i in range(40)))
+    for start, message in outcomes.items():
+        (tmp_path / f"8-{start}").mkdir()
+        (tmp_path / f"8-{start}" / "outcome.json").write_text(json.dumps({"message": message}))
+    (failed,) = state.states("8", tmp_path, 1)
+    assert failed.error.splitlines()[-1] == told
 
 
 @pytest.mark.parametrize(
