@@ -4,8 +4,9 @@ Decided here:
 - Rank 0 runs the work; the other ranks only join Ray and stay until rank 0 is done.
 - Before that the nodes try their network (`network`). Those that fail are named, and the job goes back into the queue
   without them; such a start counts as one that kept nothing.
-- On Slurm's warning (SIGUSR2) the work is asked to stop by a file, and the job goes back into the queue when the work
-  has stopped. A start that kept nothing new says so and is counted; after `idle_restarts` of them the job fails.
+- On Slurm's warning (SIGUSR2) the work is asked to stop by a file, which says until when: the end that Slurm has set,
+  or `warning_seconds` from now if that is sooner. The job goes back into the queue when the work has stopped. A start
+  that kept nothing new says so and is counted; after `idle_restarts` of them the job fails.
 - On SIGTERM (cancelled, or out of time) everything is ended at once.
 - The work's error is the job's: its message is raised here, so that submitit keeps it for the submitter.
 No process is left, whichever way it ends: all that is started carries the job's mark.
@@ -103,14 +104,20 @@ class NodeJob:
                 time.sleep(POLL_SECONDS)
                 signals.check()
                 if signals.warned is not None and not (start / "stop").exists():
-                    log.info("Slurm warns: the work is asked to stop within %.0f s", self.warning_seconds)
-                    write(start / "stop", json.dumps({"until": signals.warned + self.warning_seconds}))
+                    until = self.until(nodes, signals.warned)
+                    log.info("Slurm warns: the work is asked to stop within %.0f s", until - time.time())
+                    write(start / "stop", json.dumps({"until": until}))
         finally:
             if self.ray is not None:
                 ray_nodes.dismiss(nodes, start, lambda: signals.ended)
         if work.returncode not in (0, STOPPED, IDLE):
             raise JobFailed(outcome(start) or f"the work ended with code {work.returncode}")
         return work.returncode
+
+    def until(self, nodes: Nodes, warned: float) -> float:
+        """When the job ends, as a Unix time, after a warning: a preemption may leave less than a time limit does."""
+        asked_for, known = warned + self.warning_seconds, end_of(nodes.job)
+        return asked_for if known is None else min(asked_for, known)
 
     def without(self, nodes: Nodes, bad: dict[str, str], signals: Signals) -> None:
         """Back into the queue without the nodes whose network failed."""
@@ -181,6 +188,21 @@ def work_environment(nodes: Nodes, temp: Path) -> dict[str, str]:
     """The job's own, without what would point the work at another Ray."""
     kept = {name: value for name, value in inherited().items() if not name.startswith("RAY_")}
     return kept | {processes.MARK: nodes.mark, "TMPDIR": str(temp), "PYTHONPATH": python_path(os.environ)}
+
+
+def end_of(job: str, seconds: float = 10.0) -> float | None:
+    """When Slurm will end the job, as a Unix time; None: it does not say so within these seconds.
+
+    A preemption sets it to the end of its grace time before it warns (src/interfaces/preempt.c of Slurm).
+    """
+    environment = os.environ | {"SLURM_TIME_FORMAT": "%s"}
+    command = ["scontrol", "-o", "show", "job", job]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    said = told.partition(" EndTime=")[2].split(" ", 1)[0].strip()
+    return float(said) if said.isdecimal() else None
 
 
 def outcome(start: Path) -> str:

@@ -151,6 +151,29 @@ def test_sbatch_is_not_given_secrets_of_the_environment(monkeypatch: pytest.Monk
     assert all(os.environ[name] == value for name, value in planted.items())
 
 
+@pytest.mark.parametrize(
+    ("said", "left"),
+    [
+        ("JobId=12 StartTime=5 EndTime=130 Deadline=N/A", 30.0),  # a preemption whose grace time is shorter
+        ("JobId=12 StartTime=5 EndTime=700 Deadline=N/A", 600.0),  # its limit is far, someone else has warned
+        ("JobId=12 StartTime=5 EndTime=Unknown Deadline=N/A", 600.0),
+        ("slurm_load_jobs error: Unable to contact slurm controller", 600.0),
+    ],
+)
+def test_what_is_left_after_a_warning_is_what_slurm_says_and_never_more_than_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str, left: float
+) -> None:
+    script = f'#!/bin/sh\n[ "$SLURM_TIME_FORMAT $*" = "%s -o show job 11_3" ] && echo "{said}"\n'
+    (program := tmp_path / "scontrol").write_text(script)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")  # a user's own
+    work = job.NodeJob(plan="p", folder=str(tmp_path), warning_seconds=600.0)
+    assert work.until(Nodes("11_3", 12, 0, 0, ("n1",)), 100.0) == 100.0 + left
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    assert work.until(Nodes("11_3", 12, 0, 0, ("n1",)), 100.0) == 700.0
+
+
 @pytest.fixture
 def ending(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[list[str]]]:
     """Ends a start of a job as its work would; the commands that Slurm was given."""
