@@ -67,9 +67,10 @@ def work(plan: dict[str, Any], start: Path, ray: str | None) -> None:
         if "campaign" in plan:
             make_part(config, plan)
         else:
-            run_stages(config, plan, ray=ray, left=notice.left)
+            stages = start.with_name(f"stages-{start.name.rpartition('-')[0]}.json")  # of all starts of this job
+            run_stages(config, plan, ray=ray, left=notice.left, before=stages)
     except KeyboardInterrupt:
-        raise Stopped("stopped; finished attempts are kept, and the next start makes the others", kept=True) from None
+        raise Stopped("stopped before anything was begun; this start kept nothing new", kept=False) from None
 
 
 def main(arguments: list[str]) -> int:

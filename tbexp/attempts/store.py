@@ -177,6 +177,11 @@ class AttemptStore:
         """Every row, superseded system errors included, in the order of files and lines."""
         return list(self._history)
 
+    def clean_of(self, shard: str) -> int:
+        """How many attempts have their clean row in this shard's file."""
+        name = f"attempts-{shard}.jsonl"
+        return sum(where.partition(":")[0] == name for _, where in self._clean.values())
+
     def missing(self, uids: Iterable[str], n: int) -> list[Key]:
         """The (uid, attempt) without a clean row, task by task in the order given."""
         return [(uid, attempt) for uid in uids for attempt in range(n) if (uid, attempt) not in self._clean]

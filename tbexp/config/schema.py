@@ -179,7 +179,7 @@ class Launcher(Group):
     cpu_minutes: AtLeastOne = 60  # time limit of a job that needs one CPU only
     signal_seconds: AtLeastOne = 600  # warning before the limit; must be enough for a step, saving it and leaving
     requeue: bool = True  # a job that was warned goes back into the queue and goes on from what it saved
-    idle_restarts: Count = 2  # starts in a row that may keep no new step, before a job is given up
+    idle_restarts: Count = 2  # starts in a row that may keep nothing new, before a job is given up
     gpus_per_node: Count | None = None  # of jobs that use GPUs; null: topology.gpus_per_node, on the CPU none
     # Of a node of a job that trains or makes attempts; null: by the next four.
     cpus_per_node: AtLeastOne | None = None

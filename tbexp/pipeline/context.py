@@ -61,11 +61,13 @@ class Place:
 
     attempts: may missing attempts be made here; in a job of one CPU they are not, other jobs have made them.
     ray: address of a running Ray for training. left: seconds until this process will be ended, None: not announced.
+    finished: told the name of each stage that has ended well.
     """
 
     attempts: bool = True
     ray: str | None = None
     left: Callable[[], float | None] = lambda: None
+    finished: Callable[[str], None] = lambda stage: None
 
 
 HERE = Place()

@@ -178,6 +178,7 @@ def run_stages(context: Context) -> None:
         log.info("%s begins", name)
         try:
             functions[name](context)
+            context.place.finished(name)
         except (UserError, WorldFailure) as error:
             context.worked = True
             report_so_far(context, f"{name} ended: {error}")
