@@ -10,6 +10,7 @@ from __future__ import annotations
 from tbexp.cluster.capacity import misfits, nodes
 from tbexp.cluster.job import IDLE, STOPPED, NodeJob
 from tbexp.cluster.network import Network
+from tbexp.cluster.nodes import job_of
 from tbexp.cluster.ray_nodes import Ray
 from tbexp.cluster.state import JobState, cancel, states
 from tbexp.cluster.submission import JobSpec, batch_text, inside_job, resources, submit
@@ -25,6 +26,7 @@ __all__ = [
     "batch_text",
     "cancel",
     "inside_job",
+    "job_of",
     "misfits",
     "nodes",
     "resources",

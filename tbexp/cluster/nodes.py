@@ -38,12 +38,9 @@ class Nodes:
     def here(cls, environment: Mapping[str, str]) -> Nodes:
         from submitit.slurm.slurm import _parse_node_list
 
-        array = environment.get("SLURM_ARRAY_JOB_ID")
-        number = environment["SLURM_JOB_ID"]
-        job = f"{array}_{environment['SLURM_ARRAY_TASK_ID']}" if array else number
         return cls(
-            job=job,
-            number=int(number),
+            job=job_of(environment) or "",
+            number=int(environment["SLURM_JOB_ID"]),
             restarts=int(environment.get("SLURM_RESTART_COUNT", "0")),
             rank=int(environment["SLURM_PROCID"]),
             hosts=tuple(_parse_node_list(environment["SLURM_JOB_NODELIST"])),
@@ -62,6 +59,13 @@ class Nodes:
     def mark(self) -> str:
         """What the processes of this start are found by."""
         return f"s{self.job}-{self.restarts}"
+
+
+def job_of(environment: Mapping[str, str]) -> str | None:
+    """The job that this process is in, by the name that squeue and `stages=[status]` show: 12, or 12_3 of an array."""
+    if array := environment.get("SLURM_ARRAY_JOB_ID"):
+        return f"{array}_{environment['SLURM_ARRAY_TASK_ID']}"
+    return environment.get("SLURM_JOB_ID")
 
 
 def address_of(host: str) -> str:

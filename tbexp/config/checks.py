@@ -417,7 +417,7 @@ def served(config: Config) -> Iterator[Problem]:
         elif part.serve == "vllm" and part.vllm.model is None and (name != "policy" or config.model.path is None):
             yield Problem("names no weights to serve", f"{name}.vllm.model", "a Hugging Face folder or name")
     ports = [config.policy.vllm.port, config.selection.reference.policy.vllm.port]
-    if len(started_here(config)) == 2 and ports[0] == ports[1]:
+    if len(started_here(config)) == 2 and ports[0] == ports[1] and config.launcher.kind == "local":
         key = "selection.reference.policy.vllm.port"
         yield Problem(f"both the policy's and the reference's server would take port {ports[0]}", key, f"{key}=8002")
     wanted = config.serve

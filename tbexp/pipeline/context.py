@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import socket
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -202,11 +202,12 @@ class Context:
 
     def start_of(self, name: str) -> policies.Start:
         """How the server of a policy is started, if it has one of its own."""
+        from tbexp.cluster import job_of
         from tbexp.pipeline import policies
 
-        # Jobs of one run on several nodes have a server each.
-        node = f"-{socket.gethostname()}" if self.config.launcher.kind == "slurm" else ""
-        return policies.Start(self.run_dir / "serve" / f"vllm-{name}{node}.log", self.progress.say)
+        # Each job of a run has a server of its own, also on a node that it shares with another.
+        job = job_of(os.environ) if self.config.launcher.kind == "slurm" else None
+        return policies.Start(self.run_dir / "serve" / f"vllm-{name}{f'-{job}' if job else ''}.log", self.progress.say)
 
     @cached_property
     def base_identity(self) -> Any:

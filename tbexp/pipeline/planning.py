@@ -56,7 +56,8 @@ def plan(config: Config, run_dir: Path, inputs: Inputs) -> None:
                     weights, settings = policy.vllm.model or config.model.path or "MODEL", policy.vllm
                 settings = settings.model_copy(update={"model": weights})
                 words = serve_command(settings, served_name=policy.endpoint.model or Path(weights).name, host=HOST)
-                progress.say(f"started for the attempts, and ended after them: {shlex.join(words)}")
+                free = " (by each job, at a port that is free)" if config.launcher.kind == "slurm" else ""
+                progress.say(f"started for the attempts, and ended after them{free}: {shlex.join(words)}")
             elif policy.kind == "chat" and (policy.vllm.model or policy.vllm.tool_call_parser):
                 from tbexp.serving.vllm_server import serve_command
 

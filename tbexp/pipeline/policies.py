@@ -139,11 +139,17 @@ def _started(
     how: Start,
     asked: Callable[[Endpoint], Policy],
 ) -> Policy:
-    """What `asked` makes of the endpoint of a server that is started now with these weights."""
-    from tbexp.config.checks import key_names
-    from tbexp.serving.served_policy import ServedPolicy
-    from tbexp.serving.vllm_server import start
+    """What `asked` makes of the endpoint of a server that is started now with these weights.
 
+    In a Slurm job its port is a free one: jobs of one array may share a node, and nobody else has to know it.
+    """
+    from tbexp.config.checks import key_names
+    from tbexp.serving.ports import free_port
+    from tbexp.serving.served_policy import ServedPolicy
+    from tbexp.serving.vllm_server import HOST, start
+
+    if config.launcher.kind == "slurm":
+        settings = settings.model_copy(update={"port": free_port(HOST)})
     name = part.endpoint.model or Path(weights).name
     server = start(
         settings,

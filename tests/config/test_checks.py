@@ -207,6 +207,7 @@ def test_local_weights_are_generated_by_what_generates_in_training(changes: dict
 def test_a_server_that_is_started_needs_no_address_and_no_name() -> None:
     two = {"selection__reference__policy__vllm__port": 8002}
     assert check(config(**SERVED)) == check(config(**SERVED, **SERVED_REFERENCE, **two)) == []
+    assert check(config(**SERVED, **SERVED_REFERENCE, launcher__kind="slurm")) == []  # jobs take ports that are free
 
 
 def test_the_default_config_has_no_problems() -> None:

@@ -92,6 +92,36 @@ def test_nothing_of_the_server_stays_when_the_run_is_killed_with_9(new_place: Ca
     until(lambda: engine_is_gone(place))
 
 
+def test_jobs_of_slurm_on_one_node_have_a_server_and_a_log_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tbexp.config.compose import opened, plain
+    from tbexp.config.folders import conf_folder
+    from tbexp.config.schema import Config
+    from tbexp.pipeline.context import Context, Untracked
+    from tbexp.pipeline.progress import Progress
+
+    words = ["launcher=slurm", "policy=chat", "policy.endpoint.model=m", "policy.serve=vllm", "policy.vllm.model=w"]
+    with opened(conf_folder()) as compose, socket.create_server(("127.0.0.1", 0)) as taken:
+        values = plain(compose(words))
+        values["policy"]["vllm"] |= {"command": [sys.executable, str(STAND_IN)], "port": taken.getsockname()[1]}
+        config = Config.model_validate(values)
+        policies: list[Any] = []
+        try:
+            for job in ({"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "1"}, {"SLURM_ARRAY_TASK_ID": "2"}):
+                for name, value in (job | {"SLURM_JOB_ID": "8"}).items():
+                    monkeypatch.setenv(name, value)
+                with Progress() as progress:
+                    policies.append(Context(config, tmp_path, progress, Untracked()).base_policy())
+        finally:
+            for policy in policies:
+                policy.stop()
+    assert sorted(file.name for file in (tmp_path / "serve").iterdir()) == [
+        "vllm-policy-7_1.log",
+        "vllm-policy-7_2.log",
+    ]
+
+
 def test_an_address_and_a_server_of_its_own_and_a_port_in_use_are_told(new_place: Callable[[], Any]) -> None:
     place = new_place()
     both = place.run(*served(place), "policy.endpoint.base_url=http://127.0.0.1:1/v1", "dry_run=true")
