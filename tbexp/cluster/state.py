@@ -42,6 +42,11 @@ class JobState:
     def failed(self) -> bool:
         return not self.alive and self.state not in ("COMPLETED", "UNKNOWN")
 
+    @property
+    def ends_badly(self) -> bool:
+        """Whether what waits for its success (`afterok`) can never start."""
+        return self.failed or (self.state == "COMPLETING" and self.exit not in ("", "0:0"))
+
 
 def states(job: str, folder: Path, tasks: int) -> list[JobState]:
     """The states of a job with this id, by task of an array. tasks: how many it was submitted with; 1 is no array."""

@@ -7,7 +7,8 @@ A reference policy's attempts are an array before the probe's, which waits for i
 
 Decided here: attempts are made by arrays, whose jobs each fill a part of one store; the jobs of one CPU read what is
 there and never make attempts. An array belongs to the store that it fills: runs that need the same attempts wait for
-the same array, so a sweep has one probe. What is finished at submission gets no job. Nothing is ever submitted from
+the same array, so a sweep has one probe; one that has failed in part is not waited for, and not doubled while the rest
+of it goes on. What is finished at submission gets no job. Nothing is ever submitted from
 inside a job.
 """
 
@@ -50,6 +51,7 @@ from tbexp.pipeline.sharing import Campaign
 
 RECORD = "jobs.json"  # in a run's folder slurm/: its jobs; in a store's: the array that fills it
 FOLDER = "slurm"
+SUBMITTING = ".submit.lock"  # in a run's folder, held by its submission
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +287,7 @@ def submit_run(config: Config, run_dir: Path, overrides: Sequence[str], sweep: I
         raise UserError(wrong)
     uri = tracker_uri(config.tracking, default_uri(config))  # its complaints belong here, not on a node
     prepare(config, run_dir, overrides)
-    with Progress() as progress, FileLock(run_dir / ".submit.lock"):
+    with Progress() as progress, FileLock(run_dir / SUBMITTING):
         if alive(run_dir):
             raise UserError(
                 Problem(
@@ -305,7 +307,10 @@ def submit_run(config: Config, run_dir: Path, overrides: Sequence[str], sweep: I
                 f"everything is finished, so nothing is submitted; its results are in {os.path.relpath(run_dir)}"
             )
             return
-        if wrong := too_large(context, jobs):
+        if wrong := [
+            *too_large(context, jobs),
+            *(problem for job in jobs if job.shared for problem in half_failed(job)),
+        ]:
             raise UserError(wrong)
         record: list[dict[str, Any]] = []
         try:
@@ -316,7 +321,7 @@ def submit_run(config: Config, run_dir: Path, overrides: Sequence[str], sweep: I
         except UserError:
             from tbexp.pipeline.submitted import withdraw
 
-            withdraw(run_dir)
+            withdraw(run_dir, record)
             raise
         for line in how_to_follow(config, run_dir, record, uri):
             progress.say(line)
@@ -336,12 +341,29 @@ def too_large(context: Context, jobs: Sequence[Planned]) -> list[Problem]:
     return list(found.values())
 
 
+def half_failed(job: Planned) -> list[Problem]:
+    """An array that fills this job's store and goes on, although what waits for it would never start."""
+    known = read_json(job.folder / RECORD)
+    found = states(known["id"], job.folder, known["tasks"]) if known else []
+    bad, alive = [one.id for one in found if one.ends_badly], [one.id for one in found if one.alive]
+    if not bad or not alive:
+        return []
+    what = f"{job.name}: of its array {', '.join(bad)} failed and {', '.join(alive)} still in the queue or running"
+    fix = "wait for the end of it (stages=[status]) and submit again, or end it first: stages=[cancel]"
+    return [Problem(what, "launcher", fix)]
+
+
 def submit_one(context: Context, job: Planned, after: Sequence[str], overrides: Sequence[str]) -> dict[str, Any]:
-    """One job's entry in the record. An array that fills a store and is under way already is not submitted again."""
+    """One job's entry in the record. An array that fills a store and is under way already is not submitted again.
+
+    Raises UserError, also when such an array has failed in part.
+    """
     job.folder.mkdir(parents=True, exist_ok=True)
     if not job.shared:
         return entry(context, job, after, overrides)
     with FileLock(job.folder / ".lock"):
+        if wrong := half_failed(job):
+            raise UserError(wrong)
         known = read_json(job.folder / RECORD)
         users: list[str] = []
         if known and any(state.alive for state in states(known["id"], job.folder, known["tasks"])):
@@ -388,4 +410,4 @@ def read_plan(file: Path) -> dict[str, Any]:
     return plan
 
 
-__all__ = ["FOLDER", "RECORD", "jobs_of", "planned", "read_plan", "submit_run"]
+__all__ = ["FOLDER", "RECORD", "SUBMITTING", "jobs_of", "planned", "read_plan", "submit_run"]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from tbexp.cluster import JobState, states
 from tbexp.cluster import cancel as end_jobs
@@ -20,7 +20,7 @@ from tbexp.config.schema import Config
 from tbexp.errors import Problem, UserError
 from tbexp.pipeline.files import read_json, write_json
 from tbexp.pipeline.progress import Progress
-from tbexp.pipeline.submit import FOLDER, RECORD
+from tbexp.pipeline.submit import FOLDER, RECORD, SUBMITTING
 
 
 def status(config: Config, run_dir: Path) -> None:
@@ -55,10 +55,13 @@ def cancel(config: Config, run_dir: Path) -> None:
             progress.say(f"{short(run)}: " + (f"cancelled {', '.join(ended)}" if ended else "nothing is running"))
 
 
-def withdraw(run: Path) -> list[str]:
-    """Cancels the run's jobs that are alive, and arrays that no other run waits for; their names."""
+def withdraw(run: Path, jobs: Sequence[Mapping[str, Any]] | None = None) -> list[str]:
+    """Cancels the run's jobs that are alive, and arrays that no other run waits for; their names.
+
+    jobs: those of this record only, of a submission that could not go on; None: all of the run.
+    """
     ended: dict[str, str] = {}
-    for job in jobs_of(run):
+    for job in jobs_of(run) if jobs is None else jobs:
         if not is_alive(job):
             continue
         if job["stores"]:
@@ -66,16 +69,35 @@ def withdraw(run: Path) -> list[str]:
                 shared = read_json(Path(job["folder"]) / RECORD)
                 others = [other for other in shared["runs"] if other != str(run)]
                 write_json(Path(job["folder"]) / RECORD, {**shared, "runs": others})
-            if any(alive(Path(other), besides=job["id"]) for other in others):
+            if any(waits(Path(other), job["id"]) for other in others):
                 continue
         ended[job["id"]] = name_of(job)
     end_jobs(reversed(list(ended)))  # who waits first, so that nobody is started meanwhile
     return list(ended.values())
 
 
-def alive(run: Path, besides: str = "") -> list[str]:
+def waits(run: Path, array: str) -> bool:
+    """Whether a run that shares this array needs it: it has a job of its own that is alive, or its record names the
+    array and no such job, or its submission is under way, which joins the array before it writes its record.
+    """
+    jobs = jobs_of(run)
+    of_array_alone = all(job["stores"] for job in jobs) and any(job["id"] == array for job in jobs)
+    return of_array_alone or bool(alive(run)) or is_submitting(run)
+
+
+def is_submitting(run: Path) -> bool:
+    if not (run / SUBMITTING).exists():
+        return False
+    try:
+        with FileLock(run / SUBMITTING, timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
+def alive(run: Path) -> list[str]:
     """Names of the run's own jobs that are queued or running."""
-    return [name_of(job) for job in jobs_of(run) if job["id"] != besides and not job["stores"] and is_alive(job)]
+    return [name_of(job) for job in jobs_of(run) if not job["stores"] and is_alive(job)]
 
 
 def queued(run: Path) -> list[str]:
