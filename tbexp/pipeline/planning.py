@@ -21,7 +21,7 @@ from tbexp.config.schema import STAGES, Config
 from tbexp.errors import Problem, UserError, counted
 from tbexp.pipeline.context import Context, Untracked
 from tbexp.pipeline.inputs import Inputs, problems_of
-from tbexp.pipeline.preflight import template_problems
+from tbexp.pipeline.preflight import asked_of_themselves, template_problems
 from tbexp.pipeline.progress import Progress
 
 
@@ -68,6 +68,7 @@ def plan(config: Config, run_dir: Path, inputs: Inputs) -> None:
             from tbexp.training import estimates
 
             progress.table("estimates", ["of", "about"], estimates.lines(config))
+        missing += asked_of_themselves(config)
         if missing:
             what = "not named, or not on this machine" if unnamed else "not on this machine"
             progress.say(f"\n{what} ({len(missing)}); a run would stop at it")

@@ -2,7 +2,8 @@
 
 Decided here: of which models it is asked. Those of the sample domain bring a template of tbexp's own; of a folder one
 round trip is made (`interpret.round_trip`) wherever its tokenizer is: by a submission, a dry run and a training. Of an
-endpoint only a connection is made, by a submission: a request would need its key, which belongs to the nodes.
+endpoint only a connection is made, by a submission: a request would need its key, which belongs to the nodes. An
+address of the loopback is refused there and told by a dry run: a node would ask itself.
 """
 
 from __future__ import annotations
@@ -42,23 +43,60 @@ def template_problems(config: Config) -> list[Problem]:
 
 
 def unreachable(config: Config) -> list[Problem]:
-    """The endpoints and the tracking server of the stages at which nothing listens, as far as this machine can tell."""
-    wanted: dict[str, str] = {}
-    if {"probe", "train", "evaluate"} & set(config.stages):
-        ours = started_here(config)
-        for name, endpoint in chat_endpoints(config):
-            if name not in ours and endpoint.base_url is not None:
-                wanted[f"{name}.endpoint.base_url"] = endpoint.base_url
-    if (config.tracking.uri or "").startswith("http"):
-        wanted["tracking.uri"] = str(config.tracking.uri)
+    """The addresses at which nothing listens, as far as this machine can tell, and those that nodes cannot mean."""
+    themselves = asked_of_themselves(config)
+    known = {problem.where for problem in themselves}
+    wanted = {key: url for key, url in addresses(config).items() if key not in known}
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda url: no_connection(url, CONNECT_S), wanted.values()))
     fix = "start it, or launcher.check_endpoints=false if only the nodes can reach it"
-    return [
+    return themselves + [
         Problem(f"nothing can be reached at {url}: {why}", key, fix)
         for (key, url), why in zip(wanted.items(), found, strict=True)
         if why
     ]
+
+
+def asked_of_themselves(config: Config) -> list[Problem]:
+    """Addresses that mean the machine that asks. Here that is this one, in a job of Slurm it would be the node."""
+    if config.launcher.kind != "slurm" or not config.launcher.check_endpoints:
+        return []
+    from tbexp.policy.endpoint import is_loopback
+
+    fix = "name this machine as the nodes reach it, or launcher.check_endpoints=false if each node has one of its own"
+    return [
+        Problem(f"a node that asks {url} asks itself", key, fix)
+        for key, url in addresses(config).items()
+        if is_loopback(host_of(url))
+    ]
+
+
+def addresses(config: Config) -> dict[str, str]:
+    """What the stages ask that somebody else has started, by config key: endpoints, what attempts are made with, the
+    tracking server.
+    """
+    found: dict[str, str | None] = {}
+    if {"probe", "train", "evaluate"} & set(config.stages):
+        ours, sandbox = started_here(config), config.sandbox
+        for name, endpoint in chat_endpoints(config):
+            if name not in ours:
+                found[f"{name}.endpoint.base_url"] = endpoint.base_url
+        if sandbox.kind == "openenv":
+            found["sandbox.environment.url"] = sandbox.environment.url
+        elif sandbox.kind == "proxy":
+            found["sandbox.proxy.url"] = sandbox.proxy.url
+        elif sandbox.search == "external":
+            found["sandbox.search_address"] = f"http://{sandbox.search_address}"
+    if config.tracking.kind == "mlflow" and (config.tracking.uri or "").startswith("http"):
+        found["tracking.uri"] = config.tracking.uri
+    return {key: url for key, url in found.items() if url}
+
+
+def host_of(url: str) -> str:
+    try:
+        return (urlsplit(url).hostname or "").lower()
+    except ValueError:
+        return ""
 
 
 def no_connection(url: str, seconds: float) -> str:

@@ -263,7 +263,7 @@ class ChatEndpoint:
 
 def is_loopback(host: str) -> bool:
     """Whether a host is this machine by its name, which no web proxy of the environment can reach."""
-    return host in ("localhost", "::1") or host.startswith("127.")
+    return host in ("localhost", "::1", "0.0.0.0", "::") or host.endswith(".localhost") or host.startswith("127.")
 
 
 def pause_s(attempt: int, asked: float | None) -> float:

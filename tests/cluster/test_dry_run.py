@@ -121,6 +121,7 @@ def test_endpoints_and_a_tracker_that_nobody_listens_at_are_told_together_before
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("tbexp.policy.endpoint.is_loopback", lambda host: False)  # as if it were another machine's
     with socket.create_server(("127.0.0.1", 0)) as open_port, socket.create_server(("127.0.0.1", 0)) as closing:
         heard, closed = (f"http://127.0.0.1:{place.getsockname()[1]}" for place in (open_port, closing))
         closing.close()
