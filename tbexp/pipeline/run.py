@@ -86,17 +86,16 @@ def run_here(
     """
     quiet_environment()
     provide(config.launcher.secrets_file, TRACKER_SECRETS)
-    key = f"{config.name}/{run_dir.name}"
-    parent = sweep.parent_run_id if sweep else None
+    tracked = tracked_as(config, run_dir, sweep)
+    key, parent = tracked["run_key"], tracked["parent_run_id"]
     with Progress() as progress:
         context = Context(config, run_dir, progress, Untracked(), inputs or Inputs(), place=place)
         context.given = given(config, context.model_key if uses_model(config) else None, context.inputs)
         uri = tracker_uri(config.tracking, default_uri(config))
-        if sweep and is_finished(run_dir, config, context.given):
-            tracked = run_dir / "tracking"
-            if uri is None or all_sent(tracked, uri=uri, run_key=key, parent_run_id=parent):
-                progress.say(f"{run_dir.name}: finished before, nothing to do")
-                return
+        known = uri is None or all_sent(tracked["folder"], uri=uri, run_key=key, parent_run_id=parent)
+        if sweep and known and is_finished(run_dir, config, context.given):
+            progress.say(f"{run_dir.name}: finished before, nothing to do")
+            return
         if place.attempts:  # else this is a job, and its submission has written the whole run's config there
             prepare(config, run_dir, overrides)
         try:
@@ -105,13 +104,8 @@ def run_here(
                 open_run(
                     config.tracking,
                     default_uri=default_uri(config),
-                    experiment=config.tracking.experiment or config.name,
-                    run_name=sweep.name if sweep else run_dir.name,
-                    run_key=key,
-                    folder=run_dir / "tracking",
                     params=config.model_dump(mode="json", exclude=NOT_PARAMS),
-                    parent_run_id=parent,
-                    tags={f"tbexp.sweep.{sweep.sweep}": "job"} if sweep else {},
+                    **tracked,
                 ) as tracker,
             ):
                 context.tracker = tracker
@@ -128,6 +122,18 @@ def run_here(
             ) from None
         if uri is not None and sweep is None:
             progress.say(f"compare runs: {ui_line(uri)}")
+
+
+def tracked_as(config: Config, run_dir: Path, sweep: InSweep | None) -> dict[str, Any]:
+    """What the tracker knows a run by, as `open_run` takes it."""
+    return {
+        "experiment": config.tracking.experiment or config.name,
+        "run_name": sweep.name if sweep else run_dir.name,
+        "run_key": f"{config.name}/{run_dir.name}",
+        "folder": run_dir / "tracking",
+        "parent_run_id": sweep.parent_run_id if sweep else None,
+        "tags": {f"tbexp.sweep.{sweep.sweep}": "job"} if sweep else {},
+    }
 
 
 def uses_model(config: Config) -> bool:

@@ -39,7 +39,7 @@ from tbexp.cluster import (
 )
 from tbexp.config.checks import key_names
 from tbexp.config.schema import Config, Launcher
-from tbexp.config.secrets import read_secrets
+from tbexp.config.secrets import provide, read_secrets
 from tbexp.errors import Problem, UserError
 from tbexp.pipeline import stages
 from tbexp.pipeline.context import Context, InSweep, Untracked
@@ -270,8 +270,9 @@ def asks(spec: JobSpec, launcher: Launcher) -> list[str]:
 
 def submit_run(config: Config, run_dir: Path, overrides: Sequence[str], sweep: InSweep | None = None) -> None:
     """Submits the run's jobs and says how to follow them. Raises UserError; then nothing of the run is left queued."""
-    from tbexp.pipeline.run import default_uri, prepare
+    from tbexp.pipeline.run import TRACKER_SECRETS, default_uri, prepare, tracked_as
     from tbexp.pipeline.submitted import alive, how_to_follow, queued
+    from tbexp.tracking import page_of_scheduled
     from tbexp.tracking.address import tracker_uri
 
     inside = inside_job(os.environ)
@@ -312,6 +313,10 @@ def submit_run(config: Config, run_dir: Path, overrides: Sequence[str], sweep: I
             *(problem for job in jobs if job.shared for problem in half_failed(job)),
         ]:
             raise UserError(wrong)
+        page = None  # of the run at its tracker, which is told of it before a job may tell it the same
+        if uri is not None and config.launcher.check_endpoints:  # else only the nodes can reach it
+            provide(config.launcher.secrets_file, TRACKER_SECRETS)
+            page = page_of_scheduled(uri, **tracked_as(config, run_dir, sweep))
         record: list[dict[str, Any]] = []
         try:
             for job in jobs:
@@ -323,7 +328,7 @@ def submit_run(config: Config, run_dir: Path, overrides: Sequence[str], sweep: I
 
             withdraw(run_dir, record)
             raise
-        for line in how_to_follow(config, run_dir, record, uri):
+        for line in how_to_follow(config, run_dir, record, uri, page):
             progress.say(line)
 
 

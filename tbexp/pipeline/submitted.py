@@ -129,8 +129,10 @@ def runs_meant(run_dir: Path) -> list[Path]:
     return [file.parent.parent for file in found]
 
 
-def how_to_follow(config: Config, run_dir: Path, record: Sequence[Mapping[str, Any]], uri: str | None) -> Iterator[str]:
-    """What a submission says."""
+def how_to_follow(
+    config: Config, run_dir: Path, record: Sequence[Mapping[str, Any]], uri: str | None, page: str | None
+) -> Iterator[str]:
+    """What a submission says. page: of the run at its tracker, if that is known."""
     from tbexp.config.compose import run_id_of
     from tbexp.tracking import ui_line
 
@@ -142,7 +144,9 @@ def how_to_follow(config: Config, run_dir: Path, record: Sequence[Mapping[str, A
         shared = ", shared with another run" if job["shared"] else ""
         yield f"  {job['id']}  {job['name']}{tasks}{nodes}{after}{shared}"
     yield f"folder: {short(run_dir)}"
-    if uri is not None:
+    if page is not None:
+        yield f"MLflow: {page}"
+    elif uri is not None:
         yield f"MLflow: run {run_dir.name} of {config.tracking.experiment or config.name}; {ui_line(uri)}"
     words = [word for word in (run_dir / "overrides.txt").read_text().splitlines() if not word.startswith("stages=")]
     if run_dir.name != run_id_of(config):  # its settings do not lead to its folder, but it has them

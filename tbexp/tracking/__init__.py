@@ -5,6 +5,7 @@ from __future__ import annotations
 from tbexp.tracking.address import tracker_uri, ui_line
 from tbexp.tracking.lookup import Archive, TrackedRun, artifacts_elsewhere, open_archive
 from tbexp.tracking.run import Run, all_sent, flatten, metric_name, open_run
+from tbexp.tracking.scheduled import page_of_scheduled
 
 __all__ = [
     "Archive",
@@ -16,6 +17,7 @@ __all__ = [
     "metric_name",
     "open_archive",
     "open_run",
+    "page_of_scheduled",
     "tracker_uri",
     "ui_line",
 ]
