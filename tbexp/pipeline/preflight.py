@@ -73,7 +73,7 @@ def asked_of_themselves(config: Config) -> list[Problem]:
 
 def addresses(config: Config) -> dict[str, str]:
     """What the stages ask that somebody else has started, by config key: endpoints, what attempts are made with, the
-    tracking server.
+    tracking server. Not the search of a sandbox, which each node may have at the address that servers look for.
     """
     found: dict[str, str | None] = {}
     if {"probe", "train", "evaluate"} & set(config.stages):
@@ -85,8 +85,6 @@ def addresses(config: Config) -> dict[str, str]:
             found["sandbox.environment.url"] = sandbox.environment.url
         elif sandbox.kind == "proxy":
             found["sandbox.proxy.url"] = sandbox.proxy.url
-        elif sandbox.search == "external":
-            found["sandbox.search_address"] = f"http://{sandbox.search_address}"
     if config.tracking.kind == "mlflow" and (config.tracking.uri or "").startswith("http"):
         found["tracking.uri"] = config.tracking.uri
     return {key: url for key, url in found.items() if url}

@@ -42,8 +42,7 @@ def config(*words: str) -> Config:
         (["tracking.uri=sqlite:///127.0.0.1.db"], []),
         (["sandbox.kind=proxy"], ["sandbox.proxy.url"]),
         (["sandbox.kind=openenv", "sandbox.environment.url=http://localhost:8000"], ["sandbox.environment.url"]),
-        (["sandbox.search=external"], ["sandbox.search_address"]),
-        (["sandbox.search=external", "sandbox.search_address=search.site:8108"], []),
+        (["sandbox.search=external"], []),
         (["sandbox.kind=proxy", "stages=[select,report]"], []),  # nobody asks
         (["sandbox.kind=proxy", "launcher.check_endpoints=false"], []),  # each node has one
         (["sandbox.kind=proxy", "tracking.uri=http://localhost:1", "launcher=local"], []),
