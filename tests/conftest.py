@@ -1,38 +1,22 @@
-"""For tests that run the command in this process."""
+"""For all tests: what the time of a run must not depend on. For tests that run the command in this process: its log."""
 
 from __future__ import annotations
 
-import copy
+import gc
 import logging
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
-    from tbexp.config.compose import Composer
-
-COMPOSED: dict[tuple[bool, tuple[str, ...]], DictConfig] = {}
+settings.register_profile("tbexp", deadline=None)  # no test fails on wall time
+settings.load_profile("tbexp")
 
 
-@pytest.fixture
-def composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What conf/ alone composes to is the same in every test, and takes most of a command's time."""
-    from tbexp.config.compose import Composer
-
-    compose = Composer.__call__
-
-    def shared(self: Composer, overrides: Sequence[str], *, multirun: bool = False) -> DictConfig:
-        key = (multirun, tuple(overrides))
-        if key not in self._composed and not self.searched:
-            if key not in COMPOSED:
-                COMPOSED[key] = copy.deepcopy(compose(self, overrides, multirun=multirun))
-            self._composed[key] = copy.deepcopy(COMPOSED[key])  # a command changes where its run lies
-        return compose(self, overrides, multirun=multirun)
-
-    monkeypatch.setattr(Composer, "__call__", shared)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What is imported by now lives as long as the process: it is not looked through for garbage again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ CHAT = ["policy=chat", "policy.endpoint.base_url=http://localhost:1/v1", "policy
 
 
 @pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers_as_before: None, composed_once: None) -> None:
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers_as_before: None) -> None:
     monkeypatch.chdir(tmp_path)
 
 

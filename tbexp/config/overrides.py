@@ -258,7 +258,7 @@ class Keys:
 
 def keys_in(node: DictConfig) -> set[str]:
     """All keys of a node, those without a value included."""
-    return {str(key) for key in OmegaConf.to_container(node)}  # type: ignore[union-attr]
+    return {str(key) for key in node}
 
 
 def first_value(override: Override) -> Any:

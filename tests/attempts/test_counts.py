@@ -162,7 +162,7 @@ LINES = st.builds(
 ) | st.sampled_from(["", "  ", "NaN", "tru", '"', "1 2"])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(LINES, max_size=6), st.booleans())
 def test_lines_are_read_as_json_loads_reads_them(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], newline_at_end: bool

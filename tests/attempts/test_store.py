@@ -214,7 +214,7 @@ def test_a_killed_writer_loses_no_finished_row(tmp_path: Path) -> None:
         assert [store.trajectory(r) for r in store.rows()] == [{"t": i} for i in range(10)]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.permutations([(u, a) for u in "abc" for a in range(3)]))
 def test_the_rows_are_the_same_set_whatever_the_order(
     tmp_path_factory: pytest.TempPathFactory, order: list[tuple[str, int]]

@@ -16,8 +16,6 @@ import pytest
 import tbexp
 from tbexp.app import main
 
-pytestmark = pytest.mark.usefixtures("composed_once")
-
 GOLDEN = Path(__file__).parent / "golden" / "dry_run.txt"
 ROOT = str(Path(tbexp.__file__).resolve().parent.parent)
 OVERRIDES = [

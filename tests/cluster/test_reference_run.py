@@ -16,8 +16,6 @@ import pytest
 import tbexp
 from tbexp.app import main
 
-pytestmark = pytest.mark.usefixtures("composed_once")
-
 GOLDEN = Path(__file__).parent / "golden" / "q38_rlft.txt"
 ROOT = Path(tbexp.__file__).resolve().parent.parent
 PLAN = ["experiment=q38_rlft", "launcher=slurm", "dry_run=true"]

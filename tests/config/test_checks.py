@@ -414,7 +414,7 @@ def test_the_defaults_are_the_schemas() -> None:
     assert defaults_of(Config)["policy"]["sampling"]["max_tokens"] == 128
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.dictionaries(
         st.sampled_from(sorted(SHIPPED)), st.one_of(st.none(), st.text(), st.integers(), st.lists(st.integers()))

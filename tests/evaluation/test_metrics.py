@@ -22,7 +22,7 @@ def test_pass_at_k_and_pass_power_k_count_the_draws_of_k_attempts(n: int, c: int
         assert plug_in_pass_power_k([n], [c], [k])[0, 0] == pytest.approx((c / n) ** k)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))))
 def test_pass_at_k_rises_and_pass_power_k_falls_with_k(pair: tuple[int, int]) -> None:
     n, c = pair

@@ -21,7 +21,7 @@ ROWS = ["stages=[evaluate]", "evaluation.rows=[e.jsonl]", f"tasks.held_out=[{','
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers_as_before: None, composed_once: None) -> None:
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers_as_before: None) -> None:
     monkeypatch.chdir(tmp_path)
     lines(Path("rows.jsonl"), [(f"task-{n}", k < n) for n in range(9) for k in range(8)])
     lines(Path("e.jsonl"), [(uid, k < 2) for uid in HELD_OUT for k in range(4)])

@@ -232,7 +232,7 @@ def typed_argument(draw: st.DrawFn) -> tuple[dict[str, Any], Any]:
     return schemas[shape], value if shape != "ref" else draw(BY_TYPE["integer"])
 
 
-@settings(max_examples=400 * FUZZ, deadline=None)
+@settings(max_examples=400 * FUZZ)
 @given(st.dictionaries(NAME, typed_argument(), max_size=4), NAME)
 def test_a_rendered_xml_call_reads_back_as_the_call(arguments, name):
     schema = {
@@ -246,14 +246,14 @@ def test_a_rendered_xml_call_reads_back_as_the_call(arguments, name):
     assert json.loads(json.dumps(back.arguments)) == call.arguments
 
 
-@settings(max_examples=200 * FUZZ, deadline=None)
+@settings(max_examples=200 * FUZZ)
 @given(st.dictionaries(st.text(max_size=6), VALUES, max_size=4), st.text(min_size=1))
 def test_a_rendered_hermes_call_reads_back_as_the_call(arguments, name):
     call = ToolCall(name, arguments, "call_0")
     assert one(render_call(call, format="hermes"), format="hermes") == call
 
 
-@settings(max_examples=300 * FUZZ, deadline=None)
+@settings(max_examples=300 * FUZZ)
 @given(
     st.sampled_from(sorted(BY_TYPE)).flatmap(BY_TYPE.__getitem__), st.sets(st.sampled_from(sorted(BY_TYPE)), min_size=1)
 )
@@ -384,7 +384,7 @@ def test_calls_left_in_the_content_by_a_server_without_a_tool_parser_are_read():
     assert reading.calls == (ToolCall("rent", {"x": "7"}, "call_0"),)
 
 
-@settings(max_examples=100 * FUZZ, deadline=None)
+@settings(max_examples=100 * FUZZ)
 @given(
     st.dictionaries(
         st.sampled_from(["content", "tool_calls", "reasoning", "refusal"]), VALUES | st.just(chat_call("{}"))

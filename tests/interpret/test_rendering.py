@@ -168,7 +168,7 @@ def test_the_cached_prefix_gives_the_tokens_of_a_fresh_rendering(tokenizer):
 CONTENT = st.text(max_size=20) | st.sampled_from(["<|im_end|>", "<think>", "<tool_call>", " a ", "\n\n", "QZ7"])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(
         st.tuples(st.lists(st.integers(0, 499), max_size=12), st.lists(CONTENT, min_size=1, max_size=3)), max_size=4

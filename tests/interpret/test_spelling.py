@@ -57,7 +57,7 @@ PIECES = st.sampled_from(
 TEXT = st.lists(PIECES | st.text(max_size=4), max_size=8).map("".join)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(TEXT, TEXT, TEXT, st.lists(TEXT, min_size=1, max_size=2))
 def test_special_tokens_stand_only_where_the_template_writes_them(renderer, query, name, said, answers):
     start = ["<|im_start|>", "<|im_end|>", "<|im_start|>", "<|im_end|>", "<|im_start|>"]
@@ -77,7 +77,7 @@ def test_special_tokens_stand_only_where_the_template_writes_them(renderer, quer
     assert kinds == ["<tool_call>", "</tool_call>"] and specials(renderer, told).count("<|im_start|>") == 5
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.text(max_size=6) | st.sampled_from([" ", "\n\n", "a <b", "<|", "im_end"]), max_size=6).map("".join))
 def test_text_that_spells_no_special_token_has_the_tokens_that_it_always_had(tokenizer, renderer, text):
     assume(not any(special in text for special in SPECIAL))  # "<|", "im_end" and a drawn "|>" spell one
@@ -89,7 +89,7 @@ def test_text_that_spells_no_special_token_has_the_tokens_that_it_always_had(tok
     assert renderer.open([SYSTEM, Message("user", text)], ()).tokens == renderer.encode(whole)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(PIECES | st.text(max_size=4), max_size=8))
 def test_spelled_tokens_are_encoded_with_the_text_around_them_as_if_they_were_not_known(tokenizer, pieces):
     from tokenizers import Tokenizer

@@ -34,9 +34,7 @@ def rows_of(n: int, uids: list[str] = HELD_OUT, **more: Any) -> list[Row]:
 
 
 @pytest.fixture
-def evaluate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], composed_once: None
-) -> Evaluate:
+def evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Evaluate:
     """Exit code, everything said, and summary.json of `stages=[evaluate]` on rows."""
     monkeypatch.chdir(tmp_path)
 

@@ -16,8 +16,6 @@ TO_BE_NAMED = [  # by whoever uses it, what the machine has or has not
     *(f"{name}.endpoint.{key}" for name in ENDPOINTS for key in ("base_url=http://host/v1", "model=m")),
 ]
 
-pytestmark = pytest.mark.usefixtures("composed_once")
-
 
 def test_a_dry_run_shows_the_plan_and_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -10,8 +10,6 @@ import yaml
 
 from tbexp.app import main
 
-pytestmark = pytest.mark.usefixtures("composed_once")
-
 
 def test_uids_of_any_form_are_selected_and_an_excluded_one_that_is_unknown_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tbexp.attempts import AttemptRow, AttemptStore
@@ -30,7 +30,6 @@ class Holding:
         return [AttemptRow(uid, n, passed=True, reward=1.0) for uid, n in sorted(self.there)]
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(tasks=st.integers(1, 9), attempts=st.integers(1, 9), of=st.integers(1, 5), done=st.sets(st.integers(0, 80)))
 def test_shards_divide_what_is_missing_and_never_change_places(
     tasks: int, attempts: int, of: int, done: set[int]
@@ -48,7 +47,6 @@ def test_shards_divide_what_is_missing_and_never_change_places(
         assert len({len(part) for part in fresh}) == 1
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(tasks=st.integers(1, 9), of=st.integers(1, 5), done=st.sets(st.integers(0, 40)))
 def test_shards_of_an_adaptive_campaign_divide_its_tasks(tasks: int, of: int, done: set[int]) -> None:
     uids = [f"task{i}" for i in range(tasks)]

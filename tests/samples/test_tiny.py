@@ -50,7 +50,7 @@ def one_thread() -> Iterator[None]:
 
 
 def test_any_text_is_represented_and_comes_back(renderer: Renderer) -> None:
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=300)
     @given(st.text() | st.text(alphabet=" \nRCM0123456789-<>/|_=.?") | st.sampled_from([SYSTEM, POLICY, "<0x41>", "▁"]))
     def holds(text: str) -> None:
         assert renderer.decode(renderer.encode(text)) == text

@@ -42,7 +42,7 @@ def test_the_band_at_the_stop_is_the_decision_of_the_rule() -> None:
         assert (rule.kept(k, np.full(n + 1, n)) == kept_by_band)[stopped].all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 24), st.floats(0.5, 1.0), st.integers(0, 5))
 def test_it_never_needs_more_than_the_budget_and_level_one_is_never_wrong(budget: int, level: float, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -54,7 +54,7 @@ def test_it_never_needs_more_than_the_budget_and_level_one_is_never_wrong(budget
     assert certain.attempts_share >= found.attempts_share
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(1, 20))
 def test_the_chance_to_be_kept_is_a_martingale(budget: int) -> None:
     table = StoppingRule.of(budget).keep_probability

@@ -64,7 +64,7 @@ def test_the_number_of_groups_is_the_mean_of_a_bounded_negative_binomial(rate: f
     assert generated(0.0, wanted, most) == most
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=20), st.floats(0.02, 0.98))
 def test_posteriors_are_moved_to_a_mean_and_keep_their_order(passes: list[int], mean: float) -> None:
     alpha = np.array(sorted(set(passes))) + 0.5

@@ -21,7 +21,7 @@ N = st.integers(0, 200)
 EDGES = st.lists(st.floats(0.01, 0.99), min_size=4, max_size=4, unique=True).map(sorted)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(N, N), min_size=1, max_size=20), EDGES)
 def test_masses_sum_to_one(pairs: list[tuple[int, int]], edges: list[float]) -> None:
     post = posterior([max(p) for p in pairs], [min(p) for p in pairs], edges)
@@ -29,7 +29,7 @@ def test_masses_sum_to_one(pairs: list[tuple[int, int]], edges: list[float]) -> 
     assert (post.masses >= 0).all() and (post.low <= post.high).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 120), EDGES)
 def test_more_passes_never_mean_a_lower_band_or_interval(n: int, edges: list[float]) -> None:
     post = posterior(np.full(n + 1, n), np.arange(n + 1), edges)
@@ -37,7 +37,7 @@ def test_more_passes_never_mean_a_lower_band_or_interval(n: int, edges: list[flo
         assert (np.diff(series) >= 0).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(2, 64))
 def test_the_mixed_probability_is_the_beta_binomial_of_the_middle(k: int, failed: int, size: int) -> None:
     a, b = k + 0.5, failed + 0.5
@@ -69,7 +69,7 @@ def decide(outcomes: list[tuple[str, int]]) -> Selection | str:
         return str(error)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(outcomes_strategy(), st.randoms(use_true_random=False))
 def test_the_order_of_rows_does_not_matter(outcomes: list[tuple[str, int]], random: object) -> None:
     shuffled = list(outcomes)
@@ -77,7 +77,7 @@ def test_the_order_of_rows_does_not_matter(outcomes: list[tuple[str, int]], rand
     assert decide(outcomes) == decide(shuffled)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(outcomes_strategy())
 def test_a_further_system_error_changes_no_decision(outcomes: list[tuple[str, int]]) -> None:
     before, after = decide(outcomes), decide([*outcomes, (outcomes[0][0], 2)])
@@ -94,7 +94,7 @@ def test_a_further_system_error_changes_no_decision(outcomes: list[tuple[str, in
         )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 30), st.sampled_from("xyz")), unique_by=lambda t: t[:2]),
     st.floats(0.05, 0.95),

@@ -96,7 +96,7 @@ def test_a_signal_threshold_is_met_exactly_at_the_ends_of_the_kept_rates() -> No
 OUTCOMES = st.lists(st.sampled_from([True, False, None]), min_size=24, max_size=24)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(OUTCOMES, min_size=1, max_size=8), st.randoms(use_true_random=False), st.booleans())
 def test_it_does_not_matter_in_which_order_attempts_end_or_where_a_probe_was_killed(
     outcomes: list[list[bool | None]], random: object, spends: bool
@@ -125,7 +125,7 @@ def test_it_does_not_matter_in_which_order_attempts_end_or_where_a_probe_was_kil
     assert (dict(found.used), found.missing) == (used, ())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 12), st.integers(1, 4), st.floats(0.5, 1.0), st.sampled_from(["band", "signal"]))
 def test_a_task_that_stops_is_decided_by_selection_as_the_rule_says(
     budget: int, min_clean: int, level: float, by: str

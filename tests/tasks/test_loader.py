@@ -575,7 +575,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(JSON, JSON)
 def test_merging_follows_its_law_at_every_level(base, over):
     result = merged(base, over)

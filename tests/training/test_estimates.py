@@ -112,7 +112,7 @@ def test_a_folder_that_is_there_says_its_own_shape(tmp_path: Path) -> None:
     assert (found.parameters, found.layers, found.attention_layers, found.head_dim) == (1000, 4, 2, 16)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 8), st.sampled_from([1, 2, 4, 8]), st.integers(1000, 200_000))
 def test_more_nodes_and_a_shorter_context_never_take_more_of_a_gpu(nodes: int, parallel: int, context: int) -> None:
     def needed(nodes: int, context: int) -> float:
