@@ -34,7 +34,7 @@ from tbexp.config.schema import Config
 # What does not decide a run's results.
 NOT_IDENTITY = ("stages", "force", "dry_run", "store", "launcher", "tracking", "compare", "parity", "serve")
 MISSING = "???"
-# Pickled, of conf/ (which does not change under a command), whether it is a multirun, and the lines that choose options.
+# Pickled, of conf/ (which no command changes), whether it is a multirun, and the lines that choose options.
 _OF_CHOICES: dict[tuple[Path, bool, tuple[str, ...]], bytes] = {}
 KEPT = 256  # of 50 kB
 

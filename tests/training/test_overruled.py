@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tbexp.app import main
-from tbexp.training.mapping import compose, verls_own
+from tbexp.training.mapping import verls_own
 from tbexp.training.overruled import misfit, problems
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -23,9 +23,9 @@ def found(verl: dict[str, Any], *, base: Any = None, of: str = "q38_rlft") -> di
 
     config = composed_config([f"experiment={of}"])
     config = config.model_copy(update={"training": config.training.model_copy(update={"verl": verl})})
-    told = {p.where.removeprefix("training.verl."): p.what for p in problems(config, base)}
-    assert all(p.where.startswith("training.verl.") and p.fix for p in problems(config, base))
-    return told
+    told = problems(config, base)
+    assert all(p.where.startswith("training.verl.") and p.fix for p in told)
+    return {p.where.removeprefix("training.verl."): p.what for p in told}
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def found(verl: dict[str, Any], *, base: Any = None, of: str = "q38_rlft") -> di
 def test_a_value_that_cannot_work_is_told_by_what_we_know_of_it_and_with_verl_s_files_too(
     key: str, value: object, what: str
 ) -> None:
-    for base in [None, *([compose([])] if INSTALLED else [])]:
+    for base in [None, *([verls_own()] if INSTALLED else [])]:
         told = found({key: value}, base=base)
         assert list(told) == [key] and what in told[key], told
 
@@ -68,7 +68,7 @@ def test_values_that_work_are_no_problem_nested_or_dotted() -> None:
         "data.val_batch_size": 100,
         f"{ROLLOUT}.load_format": "auto",
     }
-    for base in [None, *([compose([])] if INSTALLED else [])]:
+    for base in [None, *([verls_own()] if INSTALLED else [])]:
         assert found(verl, base=base) == {}
 
 
@@ -221,7 +221,7 @@ def test_every_value_of_verl_s_own_config_is_one_that_it_takes() -> None:
     from tbexp.training.mapping import dotted_keys
     from tbexp.training.overruled import kind_of
 
-    base, refused, seen = compose([]), [], 0
+    base, refused, seen = verls_own(), [], 0
     for key in dotted_keys(base):
         value = kind_of(key, base, {})
         if not isinstance(value, DictConfig):
@@ -233,7 +233,7 @@ def test_every_value_of_verl_s_own_config_is_one_that_it_takes() -> None:
 
 @pytest.mark.skipif(not INSTALLED, reason="needs the train extra")
 def test_a_value_of_another_kind_than_verl_s_own_default_is_refused() -> None:
-    base = compose([])
+    base = verls_own()
     told = found(
         {
             "trainer.balance_batch": "yes",
