@@ -3,8 +3,8 @@
     python tests/benchmarks/pools.py --uri sqlite:///outputs/mlflow.db --experiment laptop --steps 30
 
 Rows accumulate in docs/selected_vs_random/rows.jsonl, one per run, known by experiment, pool, seed and updates: a run
-that was measured again replaces its row. Table and figure are drawn from all rows there are, so that seeds can be
-added later and elsewhere.
+that was measured again replaces its row, the latest one counts. Table and figure are drawn from all rows there are, so
+that seeds can be added later and elsewhere. Runs that differ in anything else than pool and seed are refused.
 
 Intervals are 95%. Of a pool's figures: bootstrap over held-out tasks, a task's seeds kept together (other tasks). Of
 differences between pools: Student's t over the seeds' paired differences (other draws of everything but the tasks).
@@ -16,7 +16,7 @@ import argparse
 import json
 import os
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,22 @@ import numpy as np
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "selected_vs_random"
 POOLS = ("selected", "random", "all")
 SAMPLES = 2000
+NEEDED = ("mixed_group_rate", "reward_mean", "thrown_away/attempts", "groups/generated", "seconds/step")
+PARTS = (
+    "seconds/generation",
+    "seconds/old_log_prob",
+    "seconds/update",
+    "seconds/weight_sync",
+    "tokens_per_second_per_gpu",
+    "attempt_seconds/total",
+    "attempt_seconds/generation",
+    "attempt_seconds/tools",
+    "attempt_seconds/user",
+    "attempt_seconds/grading",
+    "attempt_seconds/start",
+)
+SAME = ("buckets.", "evaluation.", "group.", "model.", "optimizer.", "probe.", "training.", "user.")
+FREE = ("evaluation.bootstrap",)
 
 
 def rows_of(uri: str, experiment: str, steps: int) -> list[dict[str, Any]]:
@@ -37,14 +53,17 @@ def rows_of(uri: str, experiment: str, steps: int) -> list[dict[str, Any]]:
     if found is None:
         raise SystemExit(f"{uri} has no experiment {experiment}")
     rows = []
-    for run in client.search_runs([found.experiment_id], max_results=1000):
+    settings: dict[str, str] = {}
+    for run in client.search_runs([found.experiment_id], max_results=1000, order_by=["attributes.start_time ASC"]):
         params = run.data.params
-        history = {
-            name: [m.value for m in sorted(client.get_metric_history(run.info.run_id, f"train/{name}"), key=_step)]
-            for name in ("mixed_group_rate", "reward_mean", "thrown_away/attempts", "groups/generated", "seconds/step")
-        }
+        history = {name: _history(client, run.info.run_id, name) for name in (*NEEDED, *PARTS)}
         if params.get("training.steps") != str(steps) or len(history["reward_mean"]) != steps:
             continue
+        others = {name: value for name, value in params.items() if name.startswith(SAME) and name not in FREE}
+        if settings and others != settings:
+            differing = sorted(n for n in others.keys() | settings.keys() if others.get(n) != settings.get(n))
+            raise SystemExit(f"run {run.info.run_name} differs from the others in {', '.join(differing)}")
+        settings = others
         size = int(params["group.size"])
         rows.append(
             {
@@ -60,14 +79,28 @@ def rows_of(uri: str, experiment: str, steps: int) -> list[dict[str, Any]]:
                 "thrown_away": int(sum(history["thrown_away/attempts"])),
                 "seconds": float(sum(history["seconds/step"])),
                 "seconds_per_update": float(np.median(history["seconds/step"])),
+                "parts": {name: float(np.median(history[name])) for name in PARTS if history[name]},
+                "chosen": _chosen(client, run.info.run_id),
                 **_held_out(client, run.info.run_id),
             }
         )
     return rows
 
 
-def _step(metric: Any) -> int:
-    return int(metric.step)
+def _history(client: Any, run_id: str, name: str) -> list[float]:
+    """A figure of each update; of one that was made again after a kill the last value."""
+    points = sorted(client.get_metric_history(run_id, f"train/{name}"), key=lambda point: point.timestamp)
+    by_step = {int(point.step): float(point.value) for point in points}
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def _chosen(client: Any, run_id: str) -> int | None:
+    """The update whose weights were evaluated."""
+    if not any(file.path == "train/result.json" for file in client.list_artifacts(run_id, "train")):
+        return None
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(client.download_artifacts(run_id, "train/result.json", scratch))
+        return int(json.loads(file.read_text(encoding="utf-8"))["chosen_step"])
 
 
 def _held_out(client: Any, run_id: str) -> dict[str, Any]:
@@ -158,6 +191,9 @@ def differences(pools: dict[str, list[dict[str, Any]]], other: str) -> list[str]
     lost = np.array([ours[s]["thrown_away"] - theirs[s]["thrown_away"] for s in seeds], float)
     span = over_seeds(lost)
     parts.append(f"attempts thrown away {lost.mean():+.0f}" + (f" [{span[1]:+.0f}, {span[2]:+.0f}]" if span else ""))
+    spent = np.array([ours[s]["seconds"] - theirs[s]["seconds"] for s in seeds], float)
+    span = over_seeds(spent)
+    parts.append(f"seconds {spent.mean():+.0f}" + (f" [{span[1]:+.0f}, {span[2]:+.0f}]" if span else ""))
     return [f"- selected − {other}, {len(seeds)} seeds, points: {', '.join(parts)}"]
 
 
@@ -186,6 +222,8 @@ CELLS = (
     ("reward, last 5 updates", lambda rows: mean([row["reward"][1] for row in rows], "{:.3f}")),
     ("attempts", lambda rows: mean([row["attempts"] for row in rows], "{:,.0f}")),
     ("of them thrown away", lambda rows: mean([row["thrown_away"] for row in rows], "{:,.0f}")),
+    ("update whose weights were chosen", lambda rows: ", ".join(
+        f"{n} x {step}" for step, n in sorted(Counter(row["chosen"] for row in rows if row.get("chosen")).items()))),
     ("seconds of all updates", lambda rows: mean([row["seconds"] for row in rows], "{:.0f}")),
     ("held-out pass@1, base", lambda rows: _figure(rows, "base", "pass@1")),
     ("held-out pass@1, trained", lambda rows: _figure(rows, "trained", "pass@1")),
