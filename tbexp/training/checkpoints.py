@@ -73,23 +73,28 @@ def resume_point(root: Path, logged: Collection[int]) -> tuple[Checkpoint | None
     return None, skipped
 
 
-def best_step(validation: Mapping[int, float], trials: int) -> int | None:
-    """The latest step whose validation pass rate is within one standard error of the best one's.
+def best_step(validation: Mapping[int, float], trials: int, there: Collection[int]) -> int | None:
+    """The latest step whose validation pass rate is within one standard error of the best one's, of those that are
+    `there`; where none of these is, the best of them; None: none of them was validated.
 
-    validation: pass rate by step; step 0 is the base model and not a choice. trials: attempts behind each rate. The
-    one-standard-error rule of model selection (Breiman et al. 1984, section 3.4.3): where pass rates cannot be told
-    apart, the policy that was trained longer is taken, since training goes on to make it more repeatable.
+    validation: pass rate by step, of every step that was validated, since a removed checkpoint does not lower what the
+    others are held against; step 0 is the base model and not a choice. trials: attempts behind each rate. there: steps
+    with a whole checkpoint. The one-standard-error rule of model selection (Breiman et al. 1984, section 3.4.3): where
+    pass rates cannot be told apart, the policy that was trained longer is taken, since training goes on to make it more
+    repeatable.
     """
     rates = {step: rate for step, rate in validation.items() if step > 0}
-    if not rates:
+    left = [step for step in rates if step in there]
+    if not left:
         return None
     best = max(rates.values())
-    error = (best * (1 - best) / trials) ** 0.5
-    return max(step for step, rate in rates.items() if rate >= best - error)
+    bar = best - (best * (1 - best) / trials) ** 0.5
+    within = [step for step in left if rates[step] >= bar]
+    return max(within) if within else max(left, key=lambda step: (rates[step], step))
 
 
 def expendable(steps: Collection[int], *, keep: int, best: int | None) -> list[int]:
-    """Steps whose checkpoints may go: all but the newest `keep` and the best so far."""
+    """Steps whose checkpoints may go: all but the newest `keep` and the one that would be chosen."""
     newest = sorted(steps)[-keep:]
     return [s for s in sorted(steps) if s not in newest and s != best]
 

@@ -429,10 +429,10 @@ class Reporter:
 
 
 def prune(folder: Path, history: Mapping[int, Mapping[str, float]], keep: int, trials: int) -> None:
-    """Removes checkpoints beyond the newest `keep` and the best validated one; those without a row yet stay."""
+    """Removes checkpoints beyond the newest `keep` and the one that would be chosen; those without a row yet stay."""
     logged = rows.trained_steps(history)
     whole = {c.step: c.folder for c in checkpoints.found(folder / "checkpoints") if not c.fault and c.step in logged}
-    best = checkpoints.best_step({s: v for s, v in rows.validation(history).items() if s in whole}, trials)
+    best = checkpoints.best_step(rows.validation(history), trials, whole)
     for step in checkpoints.expendable(list(whole), keep=keep, best=best):
         checkpoints.remove(whole[step])
 
@@ -467,7 +467,7 @@ def finish(
     steps = config.training.steps
     history = {step: row for step, row in history.items() if step <= steps}
     whole = {c.step: c.folder for c in checkpoints.found(folder / "checkpoints") if not c.fault and c.step <= steps}
-    best = checkpoints.best_step({s: v for s, v in rows.validation(history).items() if s in whole}, trials)
+    best = checkpoints.best_step(rows.validation(history), trials, whole)
     if best is None:
         raise RuntimeError(f"no validated step up to {steps} has a whole checkpoint in {folder / 'checkpoints'}")
     target = chosen_weights(folder, best)

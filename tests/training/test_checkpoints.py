@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tbexp.training.checkpoints import (
@@ -15,6 +16,8 @@ from tbexp.training.checkpoints import (
     resume_point,
     write_manifest,
 )
+from tbexp.training.rows import VALIDATION
+from tbexp.training.run import prune
 
 
 def checkpoint(root: Path, step: int, *, whole: bool = True) -> Path:
@@ -78,7 +81,51 @@ def test_a_removal_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
 def test_the_latest_step_that_cannot_be_told_from_the_best_is_chosen(
     validation: dict[int, float], trials: int, chosen: int | None
 ) -> None:
-    assert best_step(validation, trials) == chosen
+    assert best_step(validation, trials, validation) == chosen
+
+
+@pytest.mark.parametrize(
+    ("there", "chosen"),
+    [
+        ([1, 2, 3, 4, 5, 6, 7], 3),  # .60 and its standard error of .04: step 3 passes .56
+        ([1, 2, 6, 7], 2),
+        ([6, 7], 6),  # none is within: the best that is left
+        ([], None),
+        ([8], None),
+    ],
+)
+def test_a_checkpoint_that_is_gone_still_says_what_the_others_are_held_against(
+    there: list[int], chosen: int | None
+) -> None:
+    falling = {step: round(0.62 - 0.02 * step, 2) for step in range(1, 8)}
+    assert best_step(falling, 148, there) == chosen
+
+
+def passing(rates: list[float]) -> dict[int, dict[str, float]]:
+    return {step: {"train/seconds/step": 1.0, VALIDATION: rate} for step, rate in enumerate(rates, 1)}
+
+
+def test_a_falling_curve_keeps_the_checkpoint_that_is_chosen_and_the_newest(tmp_path: Path) -> None:
+    rates = [0.60, 0.58, 0.56, 0.54, 0.52, 0.50, 0.48]
+    for step in range(1, 8):
+        checkpoint(tmp_path / "checkpoints", step)
+        prune(tmp_path, passing(rates[:step]), keep=2, trials=148)
+    assert [c.step for c in found(tmp_path / "checkpoints")] == [3, 6, 7]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=8), st.integers(1, 3))
+def test_what_pruning_leaves_holds_the_choice_among_all(passed: list[int], keep: int) -> None:
+    history = passing([count / 12 for count in passed])
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        for step in history:
+            checkpoint(root / "checkpoints", step)
+            prune(root, {s: row for s, row in history.items() if s <= step}, keep, 12)
+        left = {c.step for c in found(root / "checkpoints")}
+    rates = {step: row[VALIDATION] for step, row in history.items()}
+    assert best_step(rates, 12, left) == best_step(rates, 12, rates)
+    assert len(left) <= keep + 1
 
 
 @given(st.sets(st.integers(1, 60)), st.integers(1, 5), st.none() | st.integers(1, 60))
