@@ -24,6 +24,7 @@ OF = (  # what the estimates are made of
     *("model.max_context", "model.path", "model.shape"),
 )
 CONTEXT_BYTES = 1.5 * GIB  # CUDA context and NCCL of one process; assumed
+FSDP_SIZE = "actor_rollout_ref.actor.fsdp_config.fsdp_size"
 CHUNK = 512  # tokens whose logits are in memory at once: verl 0.9.1, utils/experimental/torch_functional.py
 # NVIDIA H100 SXM data sheet: dense bfloat16, memory bandwidth. The shares of them that are reached are assumed.
 FLOPS, BANDWIDTH = 989e12, 3.35e12
@@ -116,6 +117,20 @@ def lora_rank(config: Config) -> int:
     return int(verl.get("actor_rollout_ref.model.lora_rank") or 0)
 
 
+def copy_ranks(config: Config) -> int:
+    """Devices that share one copy of weights, gradients and Adam's moments: all, or as many as verl's `fsdp_size`."""
+    world, size = config.topology.nodes * config.topology.gpus_per_node, fsdp_size(config)
+    return size if 0 < size < world else world
+
+
+def fsdp_size(config: Config) -> int:
+    """verl's; -1: all devices."""
+    from tbexp.training.mapping import passed_through
+
+    size = dict(passed_through(config.training.verl)).get(FSDP_SIZE)
+    return size if isinstance(size, int) and not isinstance(size, bool) else -1
+
+
 def trained_parameters(config: Config, shape: Shape) -> float:
     """All of them, or those of LoRA's two matrices at each linear layer: rank x (inputs + outputs)."""
     rank = lora_rank(config)
@@ -135,17 +150,16 @@ def trainer_memory(config: Config, shape: Shape) -> dict[str, float]:
     """Bytes on one GPU at the peak of an update, by what they are for. With offload vLLM sleeps then and holds none,
     else its share comes on top.
 
-    State: float32 weights, gradients and Adam's two moments, 4 + 4 + 8 bytes a parameter, sharded over all GPUs
-    (Rajbhandari et al. 2020, ZeRO, section 3; verl's engine/fsdp.yaml has model_dtype fp32; FSDP keeps no bfloat16
-    copy). Offloading does not lower the peak: verl loads all of it back for an update. Gathered: two layers and the
-    embeddings in bfloat16, one layer's gradient in float32. Activations: with recomputation 2 bytes x tokens x hidden
-    are kept at each layer, and 34 x tokens x hidden are live in the layer under way (Korthikanti et al. 2022, section
-    4 and equation 2, attention scores never stored). Logits: three float32 copies of `CHUNK` rows.
+    State: float32 weights, gradients and Adam's two moments, 4 + 4 + 8 bytes a parameter, sharded over the GPUs of
+    a copy (`copy_ranks`; Rajbhandari et al. 2020, ZeRO, section 3; verl's engine/fsdp.yaml has model_dtype fp32; FSDP
+    keeps no bfloat16 copy). Offloading does not lower the peak: verl loads all of it back for an update. Gathered: two
+    layers and the embeddings in bfloat16, one layer's gradient in float32. Activations: with recomputation 2 bytes x
+    tokens x hidden are kept at each layer, and 34 x tokens x hidden are live in the layer under way (Korthikanti et al.
+    2022, section 4 and equation 2, attention scores never stored). Logits: three float32 copies of `CHUNK` rows.
     """
-    world = config.topology.nodes * config.topology.gpus_per_node
     tokens, trained = tokens_per_gpu(config), trained_parameters(config, shape)
     return {
-        "weights, gradients and Adam": (4 * shape.parameters + 12 * trained) / world,
+        "weights, gradients and Adam": (4 * shape.parameters + 12 * trained) / copy_ranks(config),
         "gathered layers": 2 * (2 * shape.layer + shape.embeddings) + 4 * shape.layer,
         "kept between layers": 2.0 * tokens * shape.hidden * shape.layers,
         "the layer under way": 34.0 * tokens * shape.hidden,
@@ -175,15 +189,18 @@ def host_memory(config: Config, shape: Shape) -> tuple[float, float]:
     """Bytes on one node that offloaded state takes (float32 weights and Adam's moments), and on the first node while
     the weights are loaded: its first rank holds all of them in float32 (verl's get_init_weight_context_manager).
     """
-    offloaded = (4 * shape.parameters + 8 * trained_parameters(config, shape)) / config.topology.nodes
+    saved = 4 * shape.parameters + 8 * trained_parameters(config, shape)
+    offloaded = saved * config.topology.gpus_per_node / copy_ranks(config)
     return offloaded if config.topology.offload else 0.0, 4 * shape.parameters
 
 
 def disk(config: Config, shape: Shape) -> tuple[float, float, int]:
-    """Bytes of one checkpoint (float32 weights and Adam's moments, as verl saves model, optimizer and extra), of the
-    chosen weights, and how many checkpoints there are at once: the newest, the best, and the one being written.
+    """Bytes of one checkpoint (float32 weights and Adam's moments, as verl saves model, optimizer and extra, each rank
+    its own part), of the chosen weights, and how many checkpoints there are at once: the newest, the one that would be
+    chosen, and the one being written.
     """
-    one = 4 * shape.parameters + 8 * trained_parameters(config, shape)
+    copies = config.topology.nodes * config.topology.gpus_per_node / copy_ranks(config)
+    one = copies * (4 * shape.parameters + 8 * trained_parameters(config, shape))
     return one, 2 * shape.parameters, config.training.keep_checkpoints + 2
 
 
@@ -213,6 +230,11 @@ def update_hours(config: Config, shape: Shape, tokens: int) -> tuple[float, floa
 def problems(config: Config) -> Iterator[Problem]:
     """What the model's shape rules out on these GPUs, with the numbers."""
     topology = config.topology
+    world, copy = topology.nodes * topology.gpus_per_node, fsdp_size(config)
+    if 0 <= copy < world and (copy == 0 or world % copy):
+        what = f"{world} devices ({topology.nodes} nodes x {topology.gpus_per_node}) is not a multiple of {copy}"
+        fix = f"a divisor of {world}, or -1: one copy of the weights"
+        yield Problem(what, f"training.verl.{FSDP_SIZE}", fix, ("topology.nodes", "topology.gpus_per_node"))
     if topology.device != "cuda":
         return
     shape = shape_of(config)
@@ -236,7 +258,8 @@ def problems(config: Config) -> Iterator[Problem]:
         yield Problem(
             f"an update takes about {needed:.0f} GiB of a GPU that has {size:g} ({most})",
             "topology.gpu_memory_gib",
-            "more nodes, a larger topology.sequence_parallel, or a smaller model.max_context",
+            ("more nodes" if copy_ranks(config) == world else "a larger fsdp_size")
+            + ", a larger topology.sequence_parallel, or a smaller model.max_context",
             OF,
         )
     share = topology.gpu_memory_utilization * size

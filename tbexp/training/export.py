@@ -24,22 +24,33 @@ WEIGHTS = re.compile(r".*\.(safetensors|bin|pt|pth)|.*\.index\.json|pytorch_mode
 
 
 def gathered(actor: Path) -> dict[str, Any]:
-    """The full state dict of FSDP shards: local parts of all ranks put together along the sharded dimension."""
+    """The full state dict of FSDP shards: local parts put together along the sharded dimension.
+
+    Of the ranks that share one copy of the weights: with verl's `fsdp_size` below the number of ranks there are several
+    copies, and each rank saves its part. ValueError for weights that are divided in any other way.
+    """
     import torch
     from torch.distributed.tensor import DTensor
 
     world = json.loads((actor / "fsdp_config.json").read_text())["world_size"]
-    shards = [
-        torch.load(actor / f"model_world_size_{world}_rank_{rank}.pt", map_location="cpu", weights_only=False)
-        for rank in range(world)
-    ]
+
+    def saved(rank: int) -> dict[str, Any]:
+        file = actor / f"model_world_size_{world}_rank_{rank}.pt"
+        return torch.load(file, map_location="cpu", weights_only=False)  # type: ignore[no-any-return]
+
+    shards = {0: saved(0)}
     state = {}
     for name, first in shards[0].items():
         if not isinstance(first, DTensor):
             state[name] = first
             continue
-        placement = first.placements[-1]
-        locals_ = [shard[name]._local_tensor for shard in shards]
+        *copies, placement = first.placements
+        if not all(copy.is_replicate() for copy in copies) or not (placement.is_shard() or placement.is_replicate()):
+            raise ValueError(f"{name} is divided as {first.placements}: it cannot be put together")
+        mesh = first.device_mesh.mesh
+        ranks = mesh.reshape(-1, mesh.shape[-1])[0].tolist() if placement.is_shard() else [0]
+        shards |= {rank: saved(rank) for rank in ranks if rank not in shards}
+        locals_ = [shards[rank][name]._local_tensor for rank in ranks]
         whole = torch.cat(locals_, dim=placement.dim) if placement.is_shard() else locals_[0]
         state[name] = whole.contiguous().clone()
     return state

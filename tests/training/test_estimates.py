@@ -45,6 +45,34 @@ def test_memory_is_the_sum_that_the_docstring_tells() -> None:
     assert parts["logits"] == 12 * 512 * 100_000
 
 
+HSDP = "actor_rollout_ref.actor.fsdp_config.fsdp_size"
+
+
+@pytest.mark.parametrize(("size", "ranks"), [(-1, 10), (10, 10), (20, 10), (5, 5), (2, 2), (1, 1)])
+def test_each_copy_of_the_weights_takes_its_memory_and_its_disk(size: int, ranks: int) -> None:
+    made = config(training={"verl": {HSDP: size}})
+    shape = shape_of(made)
+    assert estimates.trainer_memory(made, shape)["weights, gradients and Adam"] == 16 * 10e9 / ranks
+    assert estimates.host_memory(made, shape)[0] == 5 * 12 * 10e9 / ranks
+    assert estimates.disk(made, shape)[0] == 12 * 10e9 * 10 / ranks
+
+
+@pytest.mark.parametrize("device", [{}, {"device": "cpu", "rollout": "transformers"}])
+@pytest.mark.parametrize(("size", "wrong"), [(-1, False), (0, True), (3, True), (5, False), (11, False)])
+def test_devices_that_do_not_divide_into_copies_of_the_weights_are_refused(
+    size: int, wrong: bool, device: dict[str, str]
+) -> None:
+    made = config(training={"verl": {HSDP: size}}, topology={"gpu_memory_gib": None, **device})
+    told = [(p.where, p.what) for p in estimates.problems(made)]
+    what = f"10 devices (2 nodes x 5) is not a multiple of {size}"
+    assert told == ([(f"training.verl.{HSDP}", what)] if wrong else [])
+
+
+def test_a_copy_of_the_weights_that_does_not_fit_names_the_size_of_a_copy() -> None:
+    problem = next(iter(estimates.problems(config(training={"verl": {HSDP: 1}}))))
+    assert problem.where == "topology.gpu_memory_gib" and problem.fix.startswith("a larger fsdp_size, ")
+
+
 def test_generation_holds_weights_and_keys_and_values() -> None:
     made = config(topology={"rollout_tensor_parallel": 5})
     weights, one = estimates.rollout_memory(made, shape_of(made))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,77 @@ def test_what_the_model_s_class_does_not_load_is_taken_over_and_other_gaps_are_n
     del state["model.norm.weight"]
     with pytest.raises(ValueError, match=r"lacks 1 weights of the base model, such as model\.norm"):
         export(checkpoint(tmp_path / "torn", state), tmp_path / "base", tmp_path / "other")
+
+
+def saved_by_ranks(actor: Path, state: dict[str, Any], mesh: tuple[int, ...], placements: list[Any]) -> None:
+    """Every rank's file of a state dict that is divided over a mesh; no other process is there to talk to."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    world, dim = math.prod(mesh), getattr(placements[-1], "dim", None)
+    actor.mkdir(parents=True)
+    for rank in range(world):
+        dist.init_process_group("fake", rank=rank, world_size=world, store=FakeStore())
+        try:
+            ranks = init_device_mesh("cpu", mesh)
+            parts = {}
+            for name, whole in state.items():
+                local = (
+                    whole if dim is None else (*whole.chunk(mesh[-1], dim), whole.narrow(dim, 0, 0))[rank % mesh[-1]]
+                )
+                parts[name] = DTensor.from_local(
+                    local.clone(), ranks, placements, run_check=False, shape=whole.shape, stride=whole.stride()
+                )
+            torch.save(parts, actor / f"model_world_size_{world}_rank_{rank}.pt")
+        finally:
+            dist.destroy_process_group()
+    (actor / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": world}))
+
+
+@pytest.mark.parametrize(
+    ("mesh", "dim", "read"),
+    [
+        ((1,), 0, 1),
+        ((4,), 0, 4),
+        ((3,), 1, 3),
+        ((2, 2), 0, 2),
+        ((2, 2), 1, 2),
+        ((1, 4), 0, 4),
+        ((4, 1), 0, 1),
+        ((2, 3), None, 1),
+    ],
+)
+def test_shards_of_one_copy_of_the_weights_are_put_together(
+    tmp_path: Path, mesh: tuple[int, ...], dim: int | None, read: int
+) -> None:
+    """read: how many ranks' files it takes; the other copies' are not needed."""
+    import torch
+    from torch.distributed.tensor import Replicate, Shard
+
+    from tbexp.training.export import gathered
+
+    state = {"a": torch.arange(48.0).reshape(8, 6), "b": torch.arange(9.0).reshape(3, 3)}
+    placements = [*[Replicate()] * (len(mesh) - 1), Replicate() if dim is None else Shard(dim)]
+    saved_by_ranks(tmp_path / "actor", state, mesh, placements)
+    for rank in range(read, math.prod(mesh)):
+        (tmp_path / "actor" / f"model_world_size_{math.prod(mesh)}_rank_{rank}.pt").unlink()
+    found = gathered(tmp_path / "actor")
+    assert found.keys() == state.keys()
+    assert all(torch.equal(found[name], whole) for name, whole in state.items())
+
+
+def test_weights_divided_twice_are_refused(tmp_path: Path) -> None:
+    import torch
+    from torch.distributed.tensor import Shard
+
+    from tbexp.training.export import gathered
+
+    saved_by_ranks(tmp_path / "actor", {"a": torch.zeros(8, 6)}, (2, 2), [Shard(1), Shard(0)])
+    with pytest.raises(ValueError, match=r"a is divided as \(Shard\(dim=1\), Shard\(dim=0\)\)"):
+        gathered(tmp_path / "actor")
 
 
 @pytest.mark.parametrize("only", [False, True])
