@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tbexp.config.whole import write_whole
+from tbexp.errors import Problem, UserError
 
 MANIFEST = "manifest.json"
 
@@ -71,6 +72,30 @@ def resume_point(root: Path, logged: Collection[int]) -> tuple[Checkpoint | None
             return checkpoint, skipped
         skipped.append(f"checkpoint of step {checkpoint.step} is skipped: {why}")
     return None, skipped
+
+
+def ranks(checkpoint: Path) -> int | None:
+    """How many trainer ranks have written a whole checkpoint; None: verl has not said so, as with other engines."""
+    try:
+        told = json.loads((checkpoint / "actor" / "fsdp_config.json").read_text())
+    except FileNotFoundError:
+        return None
+    return int(told["world_size"])
+
+
+def check_ranks(point: Checkpoint, *, nodes: int, devices: int) -> None:
+    """UserError when these nodes of so many devices cannot go on from a checkpoint: each rank of verl opens the file of
+    its own number of ranks, and fails after all nodes have started.
+    """
+    made = ranks(point.folder)
+    if made is None or made == nodes * devices:
+        return
+    what = (
+        f"the training's checkpoint of step {point.step} was made by {made} ranks, and this run has {nodes * devices} "
+        f"({nodes} nodes x {devices}): it cannot go on from it"
+    )
+    same = f"topology.nodes={made // devices}" if made % devices == 0 else f"topology.gpus_per_node too: {made} in all"
+    raise UserError(Problem(what, "topology.nodes", f"{same}, or remove {point.folder.parent.parent} to begin again"))
 
 
 def best_step(validation: Mapping[int, float], trials: int, there: Collection[int]) -> int | None:

@@ -89,8 +89,9 @@ def train(
     folder: the stage's own; continued when it holds a part of this training. root: the dataset's folder, by default
     `config.tasks.root`. loop: the agent loop's class. ray_address: a running Ray to use instead of a local one. left:
     seconds until this process will be ended, None as long as nobody has said so. Call it from a thread that lives as
-    long as the training. Raises Stopped (because of `left`), UserError (configuration, verl missing), WorldFailure
-    (system errors past the bound, a loss or gradient that is not finite), RuntimeError (verl broke).
+    long as the training. Raises Stopped (because of `left`), UserError (configuration, verl missing, a checkpoint of
+    another number of ranks), WorldFailure (system errors past the bound, a loss or gradient that is not finite),
+    RuntimeError (verl broke).
     """
     check(config, train_uids, validation_uids)
     work = folder / "verl"
@@ -120,6 +121,8 @@ def train(
             config.training.steps,
         )
     if start < config.training.steps:
+        if point is not None:
+            checkpoints.check_ranks(point, nodes=config.topology.nodes, devices=config.topology.gpus_per_node)
         for torn in checkpoints.found(folder / "checkpoints"):
             if torn.step > start:
                 checkpoints.remove(torn.folder)

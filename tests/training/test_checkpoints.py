@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import sys
 import tempfile
 from pathlib import Path
 
@@ -7,17 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tbexp.errors import UserError
 from tbexp.training.checkpoints import (
     MANIFEST,
     best_step,
+    check_ranks,
     expendable,
     found,
     remove,
     resume_point,
     write_manifest,
 )
-from tbexp.training.rows import VALIDATION
-from tbexp.training.run import prune
+from tbexp.training.rows import VALIDATION, fragment_name
+from tbexp.training.run import prune, train
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 def checkpoint(root: Path, step: int, *, whole: bool = True) -> Path:
@@ -59,6 +65,53 @@ def test_a_torn_checkpoint_says_what_it_lacks(tmp_path: Path, harm: object, faul
 
 def test_nothing_to_go_on_from_is_no_error(tmp_path: Path) -> None:
     assert resume_point(tmp_path / "none", logged=[]) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("made", "nodes", "devices", "fix"),
+    [
+        (3, 2, 1, "topology.nodes=3, or remove"),
+        (4, 1, 8, "topology.gpus_per_node too: 4 in all, or remove"),
+        (24, 2, 8, "topology.nodes=3, or remove"),
+        (3, 3, 1, None),
+        (8, 1, 8, None),
+        (8, 2, 4, None),
+        (None, 2, 4, None),
+    ],
+)
+def test_a_checkpoint_of_another_number_of_ranks_is_not_gone_on_from(
+    tmp_path: Path, made: int | None, nodes: int, devices: int, fix: str | None
+) -> None:
+    folder = checkpoint(tmp_path / "KEY" / "checkpoints", 6)
+    if made is not None:
+        (folder / "actor" / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": made}))
+    [point] = found(folder.parent)
+    if fix is None:
+        check_ranks(point, nodes=nodes, devices=devices)
+        return
+    with pytest.raises(UserError) as caught:
+        check_ranks(point, nodes=nodes, devices=devices)
+    [problem] = caught.value.problems
+    assert f"step 6 was made by {made} ranks, and this run has {nodes * devices} ({nodes} nodes" in problem.what
+    assert problem.where == "topology.nodes" and problem.fix.startswith(fix) and str(tmp_path / "KEY") in problem.fix
+
+
+def test_a_training_that_another_number_of_ranks_began_starts_nothing_and_removes_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("verl")
+    from toy_config import toy_config
+
+    for step in (1, 2):
+        folder = checkpoint(tmp_path / "checkpoints", step, whole=False)
+        (folder / "actor" / "fsdp_config.json").write_text('{"world_size": 3}')
+        if step == 1:
+            write_manifest(folder, step)
+    (tmp_path / "verl").mkdir()
+    row = {"step": 1, "data": {"timing_s/step": 1.0}}
+    (tmp_path / "verl" / fragment_name(0, 0)).write_text(json.dumps(row) + "\n")
+    with pytest.raises(UserError, match="step 1 was made by 3 ranks, and this run has 1"):
+        train(toy_config(), model_folder=tmp_path, train_uids=["a"], validation_uids=["b"], folder=tmp_path)
+    assert [c.step for c in found(tmp_path / "checkpoints")] == [1, 2]
+    assert not (tmp_path / "verl" / "plan.json").exists()
 
 
 def test_a_removal_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
