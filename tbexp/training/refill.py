@@ -10,6 +10,7 @@ Decided here:
   partly, although verl would train on what is left of it. When failures leave too few groups at the bound, the run
   ends with `WorldFailure`: it does not hang, and it does not train on less than it says.
 - A group that failed by anything but the world (a refused key, a prompt that does not fit, a bug) ends the run at once.
+- When no attempt has ended for `stall_seconds`, of an update or of a validation, the run ends with `WorldFailure`.
 
 How an attempt becomes a failure is `agent_loop`'s; how a batch is trained on is verl's.
 """
@@ -42,6 +43,21 @@ from tbexp.training.groups import (
 log = logging.getLogger(__name__)
 
 
+class Stall:
+    """Ends a wait in which nothing happens: a worker that died takes its attempts with it."""
+
+    def __init__(self, seconds: float):
+        self._seconds, self._since = seconds, time.monotonic()
+        self._seen: tuple[Any, ...] = ()
+
+    def look(self, *ended: Any) -> None:
+        """ended: differs from the last look's when something has happened. Raises WorldFailure."""
+        if ended != self._seen:
+            self._seen, self._since = ended, time.monotonic()
+        elif time.monotonic() - self._since > self._seconds:
+            raise WorldFailure(f"no attempt has ended for {self._seconds:.0f} s")
+
+
 class RefillingSampler(ReplayBuffer):  # type: ignore[misc]
     """verl's synchronous replay buffer with the rules above.
 
@@ -63,23 +79,19 @@ class RefillingSampler(ReplayBuffer):  # type: ignore[misc]
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Any, dict[str, float]]:
         if partition_id == "val":
+            self._wait_for(partition_id, batch_size)
             batch, metrics = super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
-            self._stop_unless_worlds()
             if not batch.keys:
                 raise WorldFailure(f"every validation attempt ended as a system error: {self._examples()}")
             failures, notes = self._new_failures(), self._notes(partition_id, list(batch.keys))
             self._note_others(global_steps, VALIDATION, notes, failures)
             return batch, metrics
         ledger = Ledger(wanted=batch_size, limit=self._rounds * batch_size, dispatched=batch_size)
-        ended, since = 0, time.monotonic()
+        stall = Stall(self._stall_seconds)
         while True:
             self._sync_metadata_from_transfer_queue()
             self._classify(partition_id, ledger)
-            if (now_ended := len(self.partitions[partition_id]) + len(ledger.kinds)) != ended:
-                ended, since = now_ended, time.monotonic()
-            elif time.monotonic() - since > self._stall_seconds:
-                # A worker that died takes its attempts with it, and verl would wait for them for ever.
-                raise WorldFailure(f"no attempt has ended for {self._stall_seconds:.0f} s")
+            stall.look(self._ended(partition_id), len(ledger.kinds))
             inflight = len(self.pending_keys[partition_id]) + len(self.running_keys[partition_id])
             if more := ledger.missing(inflight):
                 self.refill_fn(more)
@@ -92,6 +104,27 @@ class RefillingSampler(ReplayBuffer):  # type: ignore[misc]
         note_groups(self._failures.with_name(GROUPS), ledger, global_steps)
         self._note_others(global_steps, UPDATE, ledger.attempts, ledger.failures)
         return batch, metrics
+
+    def _wait_for(self, partition_id: str, groups: int) -> None:
+        """Until so many groups have ended, as verl's own loop, which would wait for ever for a worker that died, and
+        for all others when one has met what ends the run.
+        """
+        stall, failed = Stall(self._stall_seconds), 0
+        while True:
+            self._sync_metadata_from_transfer_queue()
+            if len(self.failure_keys[partition_id]) != failed:
+                failed = len(self.failure_keys[partition_id])
+                self._stop_unless_worlds()
+            if len(self.finished_keys[partition_id]) + failed >= groups:
+                return
+            stall.look(self._ended(partition_id))
+            time.sleep(self.poll_interval)
+
+    def _ended(self, partition_id: str) -> tuple[int, ...]:
+        """Changes whenever an attempt or a try of one has ended, well or not."""
+        terminal = len(self.finished_keys[partition_id]) + len(self.failure_keys[partition_id])
+        tries = self._failures.stat().st_size if self._failures.exists() else 0
+        return len(self.partitions[partition_id]), terminal, tries
 
     def _note_others(self, step: int, kind: str, notes: list[dict[str, Any]], failures: list[Failure]) -> None:
         tries, spent = len(notes) + len(failures), others_spent(notes, failures)
