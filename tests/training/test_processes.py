@@ -82,7 +82,7 @@ def test_the_folder_of_a_training_goes_when_all_its_processes_are_told_to_end_at
         os.kill(pid, signal.SIGTERM)
     process.wait()
     end = time.monotonic() + 30
-    while folder.exists() and time.monotonic() < end:
+    while (folder.exists() or processes.marked(mark)) and time.monotonic() < end:
         time.sleep(0.01)
     assert not folder.exists() and processes.marked(mark) == []
 
