@@ -98,24 +98,38 @@ def check_ranks(point: Checkpoint, *, nodes: int, devices: int) -> None:
     raise UserError(Problem(what, "topology.nodes", f"{same}, or remove {point.folder.parent.parent} to begin again"))
 
 
-def best_step(validation: Mapping[int, float], trials: int, there: Collection[int]) -> int | None:
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """rate: pass rate of the attempts that ended. missing: attempts that stayed system errors."""
+
+    rate: float
+    attempts: int
+    missing: int = 0
+
+    @property
+    def error(self) -> float:
+        """The standard error of the rate."""
+        return float((self.rate * (1 - self.rate) / self.attempts) ** 0.5)
+
+
+def best_step(validation: Mapping[int, Validated], there: Collection[int]) -> int | None:
     """The latest step whose validation pass rate is within one standard error of the best one's, of those that are
     `there`; where none of these is, the best of them; None: none of them was validated.
 
-    validation: pass rate by step, of every step that was validated, since a removed checkpoint does not lower what the
-    others are held against; step 0 is the base model and not a choice. trials: attempts behind each rate. there: steps
-    with a whole checkpoint. The one-standard-error rule of model selection (Breiman et al. 1984, section 3.4.3): where
-    pass rates cannot be told apart, the policy that was trained longer is taken, since training goes on to make it more
-    repeatable.
+    validation: of every step that was validated, since a removed checkpoint does not lower what the others are held
+    against; step 0 is the base model and not a choice; one that misses more attempts than it has counts only where all
+    do. there: steps with a whole checkpoint. The one-standard-error rule of model selection (Breiman et al. 1984,
+    section 3.4.3): where pass rates cannot be told apart, the policy that was trained longer is taken, since training
+    goes on to make it more repeatable.
     """
-    rates = {step: rate for step, rate in validation.items() if step > 0}
-    left = [step for step in rates if step in there]
+    trained = {step: found for step, found in validation.items() if step > 0}
+    sound = {step: found for step, found in trained.items() if found.missing <= found.attempts} or trained
+    left = [step for step in sound if step in there] or [step for step in trained if step in there]
     if not left:
         return None
-    best = max(rates.values())
-    bar = best - (best * (1 - best) / trials) ** 0.5
-    within = [step for step in left if rates[step] >= bar]
-    return max(within) if within else max(left, key=lambda step: (rates[step], step))
+    best = max(sound.values(), key=lambda found: (found.rate, found.attempts))
+    within = [step for step in left if step in sound and trained[step].rate >= best.rate - best.error]
+    return max(within) if within else max(left, key=lambda step: (trained[step].rate, step))
 
 
 def expendable(steps: Collection[int], *, keep: int, best: int | None) -> list[int]:

@@ -13,6 +13,7 @@ from tbexp.policy.policy import Usage
 from tbexp.training.failures import Failure
 
 GROUPS = "groups.jsonl"
+VALIDATIONS = "validations.jsonl"  # how many attempts of a validation ended, and their rewards
 OTHERS = "others.jsonl"  # what user and judge spent, a line for each update and each validation
 UPDATE, VALIDATION = "update", "validation"
 
@@ -143,24 +144,43 @@ def others_spent(attempts: Iterable[Mapping[str, Any]], failures: Iterable[Failu
 
 def note_others(file: Path, step: int, kind: str, tries: int, tokens: Mapping[str, int]) -> None:
     """Appends what an update's or a validation's attempts cost besides the policy; tries: attempts and failed ones."""
+    append(file, {"step": step, "kind": kind, "tries": tries, "tokens": dict(tokens)})
+
+
+def append(file: Path, row: Mapping[str, Any]) -> None:
+    """A line of its own, also after one that a killed process has left unfinished."""
     torn = file.exists() and not file.read_bytes().endswith(b"\n")
-    line = json.dumps({"step": step, "kind": kind, "tries": tries, "tokens": dict(tokens)})
     with file.open("a", encoding="utf-8") as stream:
-        stream.write(("\n" if torn else "") + line + "\n")
+        stream.write(("\n" if torn else "") + json.dumps(row) + "\n")
 
 
 def read_others(file: Path) -> dict[tuple[int, str], tuple[int, dict[str, int]]]:
     """{(step, kind): (tries, tokens)}; of a step that was made again after a restart the last line counts, and a line
     that a killed process has left unfinished does not. Empty where none was noted, as in trainings of older versions.
     """
-    found: dict[tuple[int, str], tuple[int, dict[str, int]]] = {}
-    if file.exists():
-        for line in file.read_bytes().split(b"\n")[:-1]:
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            found[row["step"], row["kind"]] = row["tries"], row["tokens"]
+    return {(row["step"], row["kind"]): (row["tries"], row["tokens"]) for row in whole_lines(file)}
+
+
+def note_validation(file: Path, step: int, rewards: Sequence[float]) -> None:
+    """Appends what the attempts of a validation got that did not end as system errors."""
+    append(file, {"step": step, "attempts": len(rewards), "reward": sum(rewards)})
+
+
+def read_validations(file: Path) -> dict[int, tuple[int, float]]:
+    """{step: (attempts, sum of their rewards)}; of a step that was validated again the last line counts. Empty where
+    none was noted, as in trainings of older versions.
+    """
+    return {row["step"]: (row["attempts"], row["reward"]) for row in whole_lines(file)}
+
+
+def whole_lines(file: Path) -> list[dict[str, Any]]:
+    """Without those that a killed process has left unfinished."""
+    found = []
+    for line in file.read_bytes().split(b"\n")[:-1] if file.exists() else []:
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
     return found
 
 

@@ -10,6 +10,8 @@ Decided here:
   partly, although verl would train on what is left of it. When failures leave too few groups at the bound, the run
   ends with `WorldFailure`: it does not hang, and it does not train on less than it says.
 - A group that failed by anything but the world (a refused key, a prompt that does not fit, a bug) ends the run at once.
+- A validation's attempts that stayed system errors are left out, one by one, and what the others got is written down
+  (`groups.VALIDATIONS`): verl's own rate leaves out the whole task of such an attempt.
 - When no attempt has ended for `stall_seconds`, of an update or of a validation, the run ends with `WorldFailure`.
 
 How an attempt becomes a failure is `agent_loop`'s; how a batch is trained on is verl's.
@@ -33,10 +35,12 @@ from tbexp.training.groups import (
     OTHERS,
     UPDATE,
     VALIDATION,
+    VALIDATIONS,
     Ledger,
     kind_of,
     note_groups,
     note_others,
+    note_validation,
     others_spent,
 )
 
@@ -73,6 +77,7 @@ class RefillingSampler(ReplayBuffer):  # type: ignore[misc]
         self._by_length = bool(settings.get("by_length"))
         self._stall_seconds = float(settings.get("stall_seconds", 7200.0))
         self._failures_seen = 0
+        self._validated: tuple[int, list[dict[str, Any]], list[Failure]] = (-1, [], [])
         super().__init__(
             sampler_kwargs=sampler_kwargs, poll_interval=float(settings.get("poll_interval", 0.05)), **kwargs
         )
@@ -83,8 +88,7 @@ class RefillingSampler(ReplayBuffer):  # type: ignore[misc]
             batch, metrics = super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
             if not batch.keys:
                 raise WorldFailure(f"every validation attempt ended as a system error: {self._examples()}")
-            failures, notes = self._new_failures(), self._notes(partition_id, list(batch.keys))
-            self._note_others(global_steps, VALIDATION, notes, failures)
+            self._note_validation(global_steps, self._notes(partition_id, list(batch.keys)), self._new_failures())
             return batch, metrics
         ledger = Ledger(wanted=batch_size, limit=self._rounds * batch_size, dispatched=batch_size)
         stall = Stall(self._stall_seconds)
@@ -125,6 +129,16 @@ class RefillingSampler(ReplayBuffer):  # type: ignore[misc]
         terminal = len(self.finished_keys[partition_id]) + len(self.failure_keys[partition_id])
         tries = self._failures.stat().st_size if self._failures.exists() else 0
         return len(self.partitions[partition_id]), terminal, tries
+
+    def _note_validation(self, step: int, notes: list[dict[str, Any]], failures: list[Failure]) -> None:
+        """All of a step so far: verl validates in batches where `data.val_batch_size` says so."""
+        if self._validated[0] != step:
+            self._validated = (step, [], [])
+        _, every_note, every_failure = self._validated
+        every_note += notes
+        every_failure += failures
+        self._note_others(step, VALIDATION, every_note, every_failure)
+        note_validation(self._failures.with_name(VALIDATIONS), step, [float(note["reward"]) for note in every_note])
 
     def _note_others(self, step: int, kind: str, notes: list[dict[str, Any]], failures: list[Failure]) -> None:
         tries, spent = len(notes) + len(failures), others_spent(notes, failures)

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from tbexp.config.whole import write_whole
+from tbexp.training.checkpoints import Validated
 
 VALIDATION = "train/validation_pass_rate"
+ATTEMPTS, MISSING = "train/validation_attempts", "train/validation_missing"
 
 LEAST_CORRELATION = (
     0.9  # of the rollout's and the trainer's probabilities; equal weights were measured to give 0.99 and more
@@ -152,5 +154,26 @@ def trained_steps(rows: Mapping[int, Mapping[str, float]]) -> list[int]:
     return [step for step, row in rows.items() if "train/seconds/step" in row]
 
 
-def validation(rows: Mapping[int, Mapping[str, float]]) -> dict[int, float]:
-    return {step: row[VALIDATION] for step, row in rows.items() if VALIDATION in row}
+def of_attempts(
+    rows: Mapping[int, dict[str, float]], noted: Mapping[int, tuple[int, float]], planned: int
+) -> dict[int, dict[str, float]]:
+    """Rows whose validation is of all attempts that ended: verl's own is of those tasks alone that lost none.
+
+    noted: by step, attempts that ended and the sum of their rewards; where it is not known verl's stays. planned:
+    attempts of a validation.
+    """
+    found = dict(rows)
+    for step, (attempts, reward) in noted.items():
+        if attempts and VALIDATION in rows.get(step, {}):
+            new = {VALIDATION: reward / attempts, ATTEMPTS: float(attempts), MISSING: float(planned - attempts)}
+            found[step] = rows[step] | new
+    return found
+
+
+def validation(rows: Mapping[int, Mapping[str, float]], planned: int) -> dict[int, Validated]:
+    """planned: attempts of a validation, where a row does not say how many ended."""
+    return {
+        step: Validated(row[VALIDATION], int(row.get(ATTEMPTS, planned)), int(row.get(MISSING, 0)))
+        for step, row in rows.items()
+        if VALIDATION in row
+    }

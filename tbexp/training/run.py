@@ -32,6 +32,7 @@ from tbexp.training import (
     device_failures,
     environment,
     estimates,
+    groups,
     mapping,
     nonfinite,
     overruled,
@@ -137,7 +138,8 @@ def train(
             root=root,
             loop=loop,
             resume=point,
-            validate_first=start not in rows.validation(report.rows) and start % config.training.validate_every == 0,
+            validate_first=start not in rows.validation(report.rows, trials)
+            and start % config.training.validate_every == 0,
             ray_address=ray_address,
             temp=temp,
             other_nodes=environment.for_other_nodes(own),
@@ -362,7 +364,7 @@ class Reporter:
         self._progress = progress
         self._metrics = metrics
         self._keep = keep
-        self._trials = trials  # attempts of one validation
+        self._trials = trials  # attempts planned for one validation
         self._seen = 0
         self._row_at = time.monotonic()
         self._start = 0
@@ -409,7 +411,9 @@ class Reporter:
         return time.monotonic() - self._row_at
 
     def _merge(self) -> None:
-        self.rows = rows.merge(rows.fragments(self._folder / "verl"))
+        verls = rows.merge(rows.fragments(self._folder / "verl"))
+        noted = groups.read_validations(self._folder / "verl" / groups.VALIDATIONS)
+        self.rows = rows.of_attempts(verls, noted, self._trials)
         self.broken = rows.broken(self.fragment)
         rows.write(self._folder / "metrics.jsonl", self.rows)
 
@@ -435,7 +439,7 @@ def prune(folder: Path, history: Mapping[int, Mapping[str, float]], keep: int, t
     """Removes checkpoints beyond the newest `keep` and the one that would be chosen; those without a row yet stay."""
     logged = rows.trained_steps(history)
     whole = {c.step: c.folder for c in checkpoints.found(folder / "checkpoints") if not c.fault and c.step in logged}
-    best = checkpoints.best_step(rows.validation(history), trials, whole)
+    best = checkpoints.best_step(rows.validation(history, trials), whole)
     for step in checkpoints.expendable(list(whole), keep=keep, best=best):
         checkpoints.remove(whole[step])
 
@@ -470,7 +474,7 @@ def finish(
     steps = config.training.steps
     history = {step: row for step, row in history.items() if step <= steps}
     whole = {c.step: c.folder for c in checkpoints.found(folder / "checkpoints") if not c.fault and c.step <= steps}
-    best = checkpoints.best_step(rows.validation(history), trials, whole)
+    best = checkpoints.best_step(rows.validation(history, trials), whole)
     if best is None:
         raise RuntimeError(f"no validated step up to {steps} has a whole checkpoint in {folder / 'checkpoints'}")
     target = chosen_weights(folder, best)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tbexp.errors import UserError
 from tbexp.training.checkpoints import (
     MANIFEST,
+    Validated,
     best_step,
     check_ranks,
     expendable,
@@ -20,7 +21,7 @@ from tbexp.training.checkpoints import (
     resume_point,
     write_manifest,
 )
-from tbexp.training.rows import VALIDATION, fragment_name
+from tbexp.training.rows import ATTEMPTS, MISSING, VALIDATION, fragment_name, validation
 from tbexp.training.run import prune, train
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -134,7 +135,28 @@ def test_a_removal_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
 def test_the_latest_step_that_cannot_be_told_from_the_best_is_chosen(
     validation: dict[int, float], trials: int, chosen: int | None
 ) -> None:
-    assert best_step(validation, trials, validation) == chosen
+    assert best_step({step: Validated(rate, trials) for step, rate in validation.items()}, validation) == chosen
+
+
+@pytest.mark.parametrize(
+    ("validation", "there", "chosen"),
+    [
+        # The best one's own attempts say how far the others may be from it.
+        ({1: (0.62, 144, 0), 2: (0.60, 144, 0), 3: (0.55, 144, 0)}, [1, 2, 3], 2),
+        ({1: (0.62, 80, 64), 2: (0.60, 144, 0), 3: (0.55, 144, 0)}, [1, 2, 3], 2),
+        ({1: (0.62, 20, 10), 2: (0.60, 144, 0), 3: (0.55, 144, 0)}, [1, 2, 3], 3),
+        ({1: (0.62, 20, 10), 2: (0.62, 144, 0), 3: (0.55, 144, 0)}, [1, 2, 3], 2),
+        # One pass of two attempts is no rate to hold others against, nor one to be chosen by, unless there is no other.
+        ({1: (0.62, 144, 0), 2: (1.0, 2, 142), 3: (0.60, 144, 0)}, [1, 2, 3], 3),
+        ({1: (0.62, 144, 0), 2: (1.0, 2, 142)}, [1, 2], 1),
+        ({1: (0.62, 144, 0), 2: (1.0, 2, 142)}, [2], 2),
+        ({1: (0.5, 2, 142), 2: (1.0, 2, 142)}, [1, 2], 2),
+    ],
+)
+def test_a_validation_counts_by_the_attempts_that_ended(
+    validation: dict[int, tuple[float, int, int]], there: list[int], chosen: int
+) -> None:
+    assert best_step({step: Validated(*found) for step, found in validation.items()}, there) == chosen
 
 
 @pytest.mark.parametrize(
@@ -150,8 +172,8 @@ def test_the_latest_step_that_cannot_be_told_from_the_best_is_chosen(
 def test_a_checkpoint_that_is_gone_still_says_what_the_others_are_held_against(
     there: list[int], chosen: int | None
 ) -> None:
-    falling = {step: round(0.62 - 0.02 * step, 2) for step in range(1, 8)}
-    assert best_step(falling, 148, there) == chosen
+    falling = {step: Validated(round(0.62 - 0.02 * step, 2), 148) for step in range(1, 8)}
+    assert best_step(falling, there) == chosen
 
 
 def passing(rates: list[float]) -> dict[int, dict[str, float]]:
@@ -167,17 +189,20 @@ def test_a_falling_curve_keeps_the_checkpoint_that_is_chosen_and_the_newest(tmp_
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(0, 12), min_size=1, max_size=8), st.integers(1, 3))
-def test_what_pruning_leaves_holds_the_choice_among_all(passed: list[int], keep: int) -> None:
-    history = passing([count / 12 for count in passed])
+@given(st.lists(st.tuples(st.integers(1, 12), st.integers(0, 12)), min_size=1, max_size=8), st.integers(1, 3))
+def test_what_pruning_leaves_holds_the_choice_among_all(played: list[tuple[int, int]], keep: int) -> None:
+    """played: attempts of 12 that ended, and passes of at most as many."""
+    history = passing([min(passed, ended) / ended for ended, passed in played])
+    for step, (ended, _) in enumerate(played, 1):
+        history[step] |= {ATTEMPTS: float(ended), MISSING: 12.0 - ended}
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         for step in history:
             checkpoint(root / "checkpoints", step)
             prune(root, {s: row for s, row in history.items() if s <= step}, keep, 12)
         left = {c.step for c in found(root / "checkpoints")}
-    rates = {step: row[VALIDATION] for step, row in history.items()}
-    assert best_step(rates, 12, left) == best_step(rates, 12, rates)
+    every = validation(history, 12)
+    assert best_step(every, left) == best_step(every, every)
     assert len(left) <= keep + 1
 
 

@@ -15,9 +15,11 @@ from tbexp.training.groups import (
     kind_of,
     note_groups,
     note_others,
+    note_validation,
     others_of,
     others_spent,
     read_others,
+    read_validations,
 )
 
 KINDS = st.sampled_from(["mixed", "flat", "failed"])
@@ -140,6 +142,18 @@ def test_what_user_and_judge_spend_is_counted_over_all_attempts_and_failed_tries
     assert read_others(file) == kept
     note_others(file, 4, "update", 6, {})
     assert read_others(file) == {**kept, (4, "update"): (6, {})}
+
+
+def test_what_a_validation_s_attempts_got_is_noted_and_the_last_line_of_a_step_counts(tmp_path: Path) -> None:
+    file = tmp_path / "validations.jsonl"
+    assert read_validations(file) == {}
+    note_validation(file, 0, [1.0, 0.0, 1.0])
+    note_validation(file, 5, [1.0])
+    with file.open("a") as stream:
+        stream.write('{"step": 5, "att')
+    assert read_validations(file) == {0: (3, 2.0), 5: (1, 1.0)}
+    note_validation(file, 5, [0.0, 0.5])
+    assert read_validations(file) == {0: (3, 2.0), 5: (2, 0.5)}
 
 
 def test_seconds_are_means_over_attempts_and_finish_reasons_are_shares() -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from tbexp.errors import UserError, WorldError, WorldFailure
 from tbexp.training.failures import FAILURES, note_failure
+from tbexp.training.groups import OTHERS, VALIDATIONS, read_others, read_validations
+from tbexp.training.rows import ATTEMPTS, MISSING, VALIDATION, named, of_attempts
 
 pytestmark = pytest.mark.train
 
@@ -109,3 +111,40 @@ def test_a_validation_of_system_errors_alone_ends_the_run(tmp_path: Path, queue:
         WorldFailure, match=r"every validation attempt ended as a system error: tool_timeout \(a: late\)"
     ):
         sampler(tmp_path).sample(4, "val", 1)
+
+
+def val_core(queue_rewards: dict[str, list[float]]) -> dict[str, float]:
+    """What verl logs of such a validation."""
+    import numpy as np
+    from verl.trainer.ppo.metric_utils import process_validation_metrics
+
+    uids = [uid for uid, rewards in queue_rewards.items() for _ in rewards]
+    scores = [reward for rewards in queue_rewards.values() for reward in rewards]
+    found = process_validation_metrics(["validation"] * len(uids), uids, {"reward": scores})["validation"]["reward"]
+    most = max(int(name.split("@")[-1].split("/")[0]) for name in found)
+    return {f"val-core/validation/reward/mean@{most}": float(np.float64(found[f"mean@{most}"]))}
+
+
+@pytest.mark.parametrize("batches", [1, 2, 4])
+def test_a_validation_s_rate_is_of_all_attempts_that_ended_in_one_batch_or_several(
+    tmp_path: Path, queue: Queue, batches: int
+) -> None:
+    """Four tasks with four attempts; of three, one attempt each stayed a system error."""
+    rewards = {"a": [1.0] * 4, "b": [0.0] * 3, "c": [0.0, 1.0, 0.0], "d": [0.0] * 3}
+    made = sampler(tmp_path)
+    for batch in range(batches):
+        uids = list(rewards)[batch * 4 // batches : (batch + 1) * 4 // batches]
+        for uid in uids:
+            group(queue, uid, rewards[uid], "finished" if len(rewards[uid]) == 4 else "failure")
+        keys = made.sample(4, "val", len(uids))[0].keys
+        assert len(keys) == sum(len(rewards[uid]) for uid in uids)
+        queue.clear()
+    verls = named(val_core(rewards))
+    assert verls[VALIDATION] == 1.0
+    noted = read_validations(tmp_path / VALIDATIONS)
+    row = of_attempts({4: verls}, noted, 16)[4]
+    assert (row[VALIDATION], row[ATTEMPTS], row[MISSING]) == (5 / 13, 13, 3)
+    assert read_others(tmp_path / OTHERS)[4, "validation"][0] == 13
+    group(queue, "a", [0.0, 1.0], "finished")
+    made.sample(5, "val", 1)
+    assert read_validations(tmp_path / VALIDATIONS) == {4: (13, 5.0), 5: (2, 1.0)}

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 import tbexp
+from tbexp.training.checkpoints import Validated
 from tbexp.training.groups import Ledger
 from tbexp.training.rows import (
+    ATTEMPTS,
+    MISSING,
     OURS,
     VALIDATION,
     foreign,
@@ -18,6 +21,7 @@ from tbexp.training.rows import (
     fragments,
     merge,
     named,
+    of_attempts,
     read,
     validation,
     write,
@@ -44,7 +48,21 @@ def test_validation_made_up_for_after_a_kill_joins_the_row_of_its_step(tmp_path:
     (tmp_path / fragment_name(1, 2)).write_text(json.dumps(made_up) + "\n" + step(3))
     rows = merge(fragments(tmp_path))
     assert rows[2]["x"] == 5 and rows[2][VALIDATION] == 0.25
-    assert validation(rows) == {2: 0.25}
+    assert validation(rows, 8) == {2: Validated(0.25, 8)}
+
+
+def test_a_validation_s_rate_is_of_all_attempts_that_ended_where_they_are_known() -> None:
+    verls = {0: {VALIDATION: 1.0}, 1: {"x": 1.0}, 2: {VALIDATION: 0.5, "x": 2.0}, 3: {VALIDATION: 0.75}}
+    noted = {0: (13, 5.0), 1: (16, 8.0), 2: (16, 8.0), 9: (16, 1.0)}  # what is noted of other steps has no row yet
+    rows = of_attempts(verls, noted, 16)
+    assert rows == {
+        0: {VALIDATION: 5 / 13, ATTEMPTS: 13.0, MISSING: 3.0},
+        1: {"x": 1.0},
+        2: {VALIDATION: 0.5, ATTEMPTS: 16.0, MISSING: 0.0, "x": 2.0},
+        3: {VALIDATION: 0.75},
+    }
+    assert verls[0] == {VALIDATION: 1.0}
+    assert validation(rows, 16) == {0: Validated(5 / 13, 13, 3), 2: Validated(0.5, 16), 3: Validated(0.75, 16)}
 
 
 def reported(folder: Path, told: dict[int, list[float]], start: int, **rows: float) -> None:
@@ -129,7 +147,7 @@ def test_the_documented_figures_of_an_update_are_those_that_are_logged() -> None
     logged = {
         **ledger.metrics(),
         **dict.fromkeys(OURS.values(), 0.0),
-        VALIDATION: 0.0,
+        **of_attempts({0: {VALIDATION: 0.0}}, {0: (1, 0.0)}, 1)[0],
         "train/thrown_away/seconds": 0.0,
     }
     assert len(told) > 15 and told - {"train/finish/REASON"} <= logged.keys(), told - logged.keys()

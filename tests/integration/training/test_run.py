@@ -17,6 +17,7 @@ from tbexp.errors import WorldFailure
 from tbexp.training import processes
 from tbexp.training.environment import for_driver, own_variables
 from tbexp.training.groups import read_others
+from tbexp.training.rows import ATTEMPTS, MISSING, VALIDATION
 from tbexp.training.run import run_mark, train
 
 HERE = Path(__file__).parent
@@ -25,8 +26,9 @@ sys.path += [str(HERE), str(CONFIG)]
 
 UIDS = ["mixed-a", "mixed-b", "mixed-d", "mixed-e", "flat-c"]
 # Of the 8 attempts of a group, mixed-a: 1 fails once. mixed-b: all 8 fail once. mixed-d: 1 fails for good. mixed-e: all
-# 8 fail for good. flat-c: 8 equal rewards. Half of the others' attempts pass.
-FAIL = "mixed-a:1:1,mixed-b:*:1,mixed-d:0:99,mixed-e:*:99"
+# 8 fail for good. flat-c: 8 equal rewards. Half of the others' attempts pass. Of the two attempts of mixed-w, which is
+# validated on beside mixed-v, the one that would pass fails for good: 1 of 3 passes.
+FAIL = "mixed-a:1:1,mixed-b:*:1,mixed-d:0:99,mixed-e:*:99,mixed-w:1:99"
 # The stream of seed 1, two mixed groups an update: d b a | c e b c d a | e c b d e a. What the updates must count:
 COUNTED = {
     "train/groups/generated": (3, 6, 6),
@@ -64,7 +66,7 @@ def start(root: Path, *, steps: int, uids: list[str] = UIDS, **told: Any) -> Any
         toy_config(training={"steps": steps, "verl": {"actor_rollout_ref.model.external_lib": LIBRARIES}}, group=GROUP),
         model_folder=root / "model",
         train_uids=uids,
-        validation_uids=["mixed-v"],
+        validation_uids=["mixed-v", "mixed-w"],
         folder=root / "train",
         loop="toy.ToyLoop",
         **told,
@@ -133,6 +135,10 @@ def test_a_training_killed_with_its_parent_goes_on_and_refills_exactly_what_fail
 
     assert [row["step"] for row in rows(root)] == [0, 1, 2, 3]
     assert told == sorted(told) and told[-1] == 3
+    for step in (0, 1, 2, 3):
+        row = result.history[step]
+        assert (row[VALIDATION], row[ATTEMPTS], row[MISSING]) == (1 / 3, 3, 1), step
+        assert row["val-core/validation/reward/mean_at_2"] == 0.5  # verl's: mixed-w is left out
     for step in (1, 2, 3):
         row = result.history[step]
         assert {name: row[name] for name in COUNTED} == pytest.approx({n: c[step - 1] for n, c in COUNTED.items()}), (
