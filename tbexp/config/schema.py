@@ -217,7 +217,7 @@ class Limits(Group):
 
     actions: AtLeastOne = 24  # tool batches, visible texts, and completions of thoughts alone
     tokens: AtLeastOne = 1024  # tokens the policy may produce in one attempt
-    generation_seconds: Positive = 600.0  # time in the policy's own generation
+    generation_seconds: Positive = 600.0  # of the policy's own; of an endpoint's requests those that are answered count
     # What a completion without text and calls means; ask_user: the user's turn, as in `tb infer`.
     empty_completion: Literal["fail", "ask_user"] = "fail"
 

@@ -12,7 +12,6 @@ agent is asked again, as there; so that it cannot think for ever, our limit of a
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -28,7 +27,7 @@ from tbexp.errors import Problem, UserError, WorldError
 from tbexp.grading import Grader, Judge, TestContext, Verdict
 from tbexp.interpret.messages import Message, ToolCall, ToolSpec
 from tbexp.interpret.rendering import chat_tool
-from tbexp.policy import Completion, OutOfContext, Policy, PolicySession, Usage, metered
+from tbexp.policy import Completion, OutOfContext, OwnTime, Policy, PolicySession, Usage, metered
 from tbexp.sandbox import Sandbox, Session
 from tbexp.tasks import Task, ToolDef, ToolOverride
 
@@ -155,6 +154,7 @@ class _Run:
     def __init__(self, task: Task, seed: int, policy: Policy, world: World, limits: Limits):
         self.task, self.seed, self.policy, self.world, self.limits = task, seed, policy, world, limits
         self.clock = Clock()
+        self.own_time = OwnTime(limits.generation_seconds)
         self.talk = Conversation()
         self.usage = Usage()
         self.actions = self.turns = self.thoughts = 0  # thoughts: completions that hold nothing else
@@ -286,10 +286,8 @@ class _Run:
             new, self.pending = self.pending, []
             if self.agent is None:
                 self.agent, new = self.policy.open(new, self.tools, seed=self.seed), []
-            left = self.limits.generation_seconds - self.clock.seconds.get("agent", 0.0)
             try:
-                # Not wait_for: it swallows a cancellation that comes in the moment in which the answer does.
-                async with asyncio.timeout(max(left, 0.001)):
+                async with self.own_time.running():
                     completion = await self.agent.act(new)
             except TimeoutError:
                 raise _OutOfTime from None
@@ -297,6 +295,8 @@ class _Run:
             self.outputs.append(completion.output)
         self.usage = self.usage + completion.usage
         self.turns += 1
+        if self.own_time.left < 0:
+            raise _OutOfTime
         return completion
 
     def _agent_limit(self) -> str:

@@ -7,6 +7,7 @@ Decided here: sampling, what is kept between turns, and how endpoints are called
 from tbexp.policy.chat import ChatPolicy
 from tbexp.policy.completions import TokenEndpoint
 from tbexp.policy.endpoint import ChatEndpoint, cost_usd, metered
+from tbexp.policy.own_time import OwnTime
 from tbexp.policy.policy import Completion, OutOfContext, Policy, PolicySession, Usage
 from tbexp.policy.scripted import ScriptedPolicy
 from tbexp.policy.tokens import Generated, TokenPolicy, TokenSession
@@ -17,6 +18,7 @@ __all__ = [
     "Completion",
     "Generated",
     "OutOfContext",
+    "OwnTime",
     "Policy",
     "PolicySession",
     "ScriptedPolicy",

@@ -13,7 +13,7 @@ import logging
 import random
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from email.utils import parsedate_to_datetime
@@ -24,6 +24,7 @@ import httpx
 from tbexp.config.schema import Endpoint, ModelPrice
 from tbexp.config.secrets import key_in
 from tbexp.errors import Problem, UserError, WorldError, WorldFailure
+from tbexp.policy.own_time import standing
 from tbexp.policy.policy import OutOfContext, Usage
 
 log = logging.getLogger(__name__)
@@ -128,18 +129,25 @@ class ChatEndpoint:
                 f"{self.section}.spending_cap_usd: {self.spent_usd:.2f} of {self._cap:.2f} US dollars are spent"
             )
         payload = {"model": self.config.model, **body, **self.config.extra_body}
+        with standing() as counted:
+            return await self._answered(payload, counted)
+
+    async def _answered(self, payload: Mapping[str, Any], counted: Callable[[float], None]) -> dict[str, Any]:
+        """counted: is told how long the answer took, without what came before."""
         client, gate = self._open()
         problem = ""
         for attempt in range(self.config.retries + 1):
-            started = time.monotonic()
             pause = None
             try:
                 async with gate:
                     await self._turn()
+                    started = time.monotonic()
                     async with asyncio.timeout(self.config.timeout_s):
                         response = await client.post(self._url, json=payload, headers=self._headers())
+                    took = time.monotonic() - started
                 if response.status_code < 300:
                     if (answer := self.understood(self._without_key(response.content))) is not None:
+                        counted(took)
                         self._count(answer)
                         return answer
                     problem = f"the answer is no {self.ANSWER}: " + self._excerpt(response.text)
@@ -151,7 +159,7 @@ class ChatEndpoint:
             except httpx.HTTPError as error:
                 problem = f"{type(error).__name__}: {self._excerpt(str(error))}"
             if attempt < self.config.retries:
-                log.debug("%s: %s, after %.1f s; trying again", self, problem, time.monotonic() - started)
+                log.debug("%s: %s; trying again", self, problem)
                 await asyncio.sleep(pause_s(attempt, pause))
         raise WorldError(f"{self.role}_endpoint", f"{self._url.host}: {problem} ({self.config.retries + 1} tries)")
 

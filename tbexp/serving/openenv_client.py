@@ -7,7 +7,6 @@ end is taken as it is. The client is the one of the package openenv.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from tbexp.config.schema import Limits
 from tbexp.episode import Attempt
 from tbexp.errors import WorldError
 from tbexp.interpret.messages import Message, ToolCall, ToolSpec
-from tbexp.policy import Completion, OutOfContext, Policy, Usage
+from tbexp.policy import Completion, OutOfContext, OwnTime, Policy, Usage
 
 KIND = "environment"  # of system errors
 
@@ -40,7 +39,8 @@ async def attempt_at(
 
 class _Run:
     def __init__(self, uid: str, attempt: int, seed: int, policy: Policy, limits: Limits):
-        self.uid, self.attempt, self.seed, self.policy, self.limits = uid, attempt, seed, policy, limits
+        self.uid, self.attempt, self.seed, self.policy = uid, attempt, seed, policy
+        self.own_time = OwnTime(limits.generation_seconds)
         self.usage, self.turns, self.calls, self.agent_s = Usage(), 0, 0, 0.0
 
     async def play(self, url: str, timeout_s: float) -> dict[str, Any]:
@@ -79,10 +79,9 @@ class _Run:
 
     async def _act(self, session: Any, new: Sequence[Message]) -> tuple[dict[str, Any], tuple[ToolCall, ...]]:
         """The policy's next action, and the calls in it."""
-        left = self.limits.generation_seconds - self.agent_s
         begun = time.perf_counter()
         try:
-            async with asyncio.timeout(max(left, 0.001)):
+            async with self.own_time.running():
                 completion: Completion = await session.act(new)
         except OutOfContext:
             return {"type": "give_up", "reason": "token_limit"}, ()
@@ -91,6 +90,8 @@ class _Run:
         finally:
             self.agent_s += time.perf_counter() - begun
         self.usage, self.turns = self.usage + completion.usage, self.turns + 1
+        if self.own_time.left < 0:
+            return {"type": "give_up", "reason": "time_limit"}, ()
         reading = completion.reading
         self.calls += len(reading.calls)
         used = completion.usage

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,12 @@ import pytest
 from tbexp.attempts import AttemptRow, AttemptStore
 from tbexp.config.compose import opened, plain
 from tbexp.config.folders import conf_folder
-from tbexp.config.schema import Config
+from tbexp.config.schema import Config, Endpoint, Limits, Sampling
 from tbexp.interpret.messages import Reading, ToolCall
 from tbexp.pipeline.campaign import run_campaign
 from tbexp.pipeline.progress import Progress
 from tbexp.pipeline.wanted import FixedNumber
-from tbexp.policy import ScriptedPolicy
+from tbexp.policy import ChatPolicy, Policy, ScriptedPolicy
 from tbexp.sandbox import Server
 from tbexp.tasks import Agent, Scenario, Task, ToolOverride
 
@@ -91,23 +91,32 @@ def task(till: dict[str, Any], more: str, system: str = "S") -> Task:
 
 
 def attempt(
-    folder: Path, one: Task, url: str, *, retries: int = 1, script: Any = ASKS
+    folder: Path,
+    one: Task,
+    url: str,
+    *,
+    retries: int = 1,
+    script: Any = ASKS,
+    policy: Policy | None = None,
+    attempts: int = 1,
+    generation_seconds: float = 600.0,
 ) -> tuple[list[AttemptRow], dict[str, Any]]:
-    """Every try's row, and the last one's trajectory."""
+    """Every try's row, and the last one's trajectory. policy: None: says the script."""
     endpoint = {"base_url": url, "model": "m", "retries": 1, "timeout_s": 0.4}
     values = {**SHIPPED}
     values["user"] = {**SHIPPED["user"], "endpoint": {**SHIPPED["user"]["endpoint"], **endpoint}}
     values["judge"] = {**SHIPPED["judge"], "endpoint": {**SHIPPED["judge"]["endpoint"], **endpoint}}
     limits = {"call_timeout_s": 1.0, "start_timeout_s": 5.0, "grade_timeout_s": 1.0, "max_result_chars": LONG}
     values["sandbox"] = {**SHIPPED["sandbox"], **limits}
+    values["policy"] = {**SHIPPED["policy"], "limits": Limits(generation_seconds=generation_seconds).model_dump()}
     with Progress(io.StringIO()) as progress:
         run_campaign(
             Config.model_validate(values),
             tasks=[one],
-            wanted=FixedNumber([one.uid], 1),
+            wanted=FixedNumber([one.uid], attempts),
             retries=retries,
             servers={"till": SERVER},
-            policy=ScriptedPolicy(script),
+            policy=policy or ScriptedPolicy(script),
             folder=folder,
             bar=progress.stage("probe", None, "attempts"),
         )
@@ -169,3 +178,49 @@ def test_nothing_but_tool_answers_is_ever_cut(tmp_path: Path, endpoint: Any) -> 
     assert first["content"] == long
     shown, marker = answer["content"].split("\n")
     assert shown == "ä" * LONG and marker == f"[cut here: {5_000_000 - LONG} of 5000000 characters are not shown]"
+
+
+SAYS_DONE = {"choices": [{"message": {"role": "assistant", "content": "Done. <DONE>"}, "finish_reason": "stop"}]}
+
+
+def takes(seconds: float, then: Any = (200, SAYS_DONE)) -> Callable[[int], Any]:
+    def before(number: int) -> Any:
+        time.sleep(seconds)
+        return then
+
+    return before
+
+
+def busy_then(fine_from: int) -> Callable[[int], Any]:
+    return lambda number: (200, SAYS_DONE) if number >= fine_from else (503, {"error": "busy"})
+
+
+@pytest.mark.parametrize(
+    ("before", "endpoint_of", "attempts", "seconds", "finish"),
+    [
+        pytest.param(takes(0.6), {"timeout_s": 0.2, "retries": 2}, 1, 0.5, "system_error", id="it never answers"),
+        pytest.param(takes(0.0), {"requests_per_minute": 60.0}, 4, 2.0, "done", id="our rate limit makes it wait"),
+        pytest.param(takes(0.6), {"max_concurrency": 1}, 4, 2.0, "done", id="our own queue makes it wait"),
+        pytest.param(busy_then(4), {"retries": 3}, 1, 1.5, "done", id="pauses after refusals"),
+        pytest.param(takes(0.5), {}, 1, 0.2, "time_limit", id="it answers, and takes too long for it"),
+    ],
+)
+def test_of_an_endpoint_policys_time_what_is_answered_counts_and_the_rest_is_the_worlds(
+    tmp_path: Path,
+    endpoint: Any,
+    before: Callable[[int], Any],
+    endpoint_of: dict[str, Any],
+    attempts: int,
+    seconds: float,
+    finish: str,
+) -> None:
+    endpoint.before = before
+    policy = ChatPolicy(Endpoint(base_url=endpoint.url, model="m", **endpoint_of), Sampling())
+    one = task({}, "")
+    rows, _ = attempt(
+        tmp_path, one, endpoint.url, retries=0, policy=policy, attempts=attempts, generation_seconds=seconds
+    )
+    assert [row.finish_reason for row in rows] == [finish] * attempts
+    for row in rows:
+        assert (row.system_error or {}).get("kind") == ("policy_endpoint" if finish == "system_error" else None)
+        assert row.passed == (None if finish == "system_error" else False)

@@ -15,7 +15,7 @@ import pytest
 from tbexp.config.schema import Endpoint, ModelPrice, Sampling
 from tbexp.errors import UserError, WorldError, WorldFailure
 from tbexp.interpret.messages import Message, ToolSpec
-from tbexp.policy import ChatEndpoint, ChatPolicy, Generated, OutOfContext, TokenEndpoint, Usage, metered
+from tbexp.policy import ChatEndpoint, ChatPolicy, Generated, OutOfContext, OwnTime, TokenEndpoint, Usage, metered
 from tbexp.policy.endpoint import cost_usd, pause_s, usage_of
 
 KEY = "sk-planted-0123456789"
@@ -392,3 +392,32 @@ def test_requests_leave_no_faster_than_the_rate_limit_allows_further_tries_inclu
     with server(answer) as (url, seen):
         ask(endpoint(url, requests_per_minute=600), times=5)
     assert len(seen) == 6 and max(left) - min(left) > 5 * 0.1 - 0.05
+
+
+def test_a_policys_clock_stands_while_endpoints_are_asked_and_runs_again_after_their_answers() -> None:
+    def answer(number: int, body: dict[str, Any]) -> Answer:
+        time.sleep(1.5 if number in (0, 3) else 0.0)
+        return said()
+
+    async def act(use: ChatEndpoint, clock: OwnTime, hangs: bool) -> None:
+        async with clock.running():
+            await asyncio.gather(use.text([]), use.text([]))
+            if hangs:
+                await asyncio.Event().wait()
+
+    async def both(url: str) -> tuple[float, float, float]:
+        use = ChatEndpoint(endpoint(url, timeout_s=0.5, retries=3))
+        patient, asked_long, hanging = OwnTime(1.0), OwnTime(1.0), OwnTime(1.0)
+        try:
+            await act(use, patient, hangs=False)  # the first request has no answer in time
+            use.config = endpoint(url)
+            await act(use, asked_long, hangs=False)
+            with pytest.raises(TimeoutError):
+                await act(use, hanging, hangs=True)
+        finally:
+            await use.close()
+        return patient.left, asked_long.left, hanging.left
+
+    with server(answer) as (url, _):
+        patient, asked_long, hanging = asyncio.run(both(url))
+    assert 0.0 < patient <= 1.0 and asked_long < 0.0 and hanging < 0.0
