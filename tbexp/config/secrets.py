@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +20,37 @@ KEY_SHAPES = re.compile(
 )
 USER_AND_PASSWORD = re.compile(r"://[^/@\s:]*:[^/@\s]+@")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+
+# What stands for a key where a server wants none: as guides of vLLM, llama.cpp, Ollama and LM Studio write it.
+NO_KEYS = frozenset(
+    [
+        "empty",
+        "none",
+        "null",
+        "na",
+        "n/a",
+        "-",
+        "x",
+        "xxx",
+        "dummy",
+        "fake",
+        "test",
+        "local",
+        "key",
+        "nokey",
+        "no-key",
+        "no_key",
+        "not-needed",
+        "not-required",
+        "unused",
+        "placeholder",
+        "token-abc123",
+        "sk-no-key-required",
+        "ollama",
+        "lm-studio",
+    ]
+)
+_SHORT = 8  # characters; a shorter key is looked for as a whole word, so that it does not cut others
 
 NAME_IT = "put it into the environment and name the variable: api_key_env=NAME"
 
@@ -48,6 +80,23 @@ def no_key(name: str, value: str) -> str:
     if not (key.isascii() and key.isprintable()):
         return f"what {name} holds is no key: it has line breaks or characters outside ASCII"
     return ""
+
+
+def without_key(value: Any, key: str) -> Any:
+    """A JSON value in which `***` stands for the key, also where it is part of JSON text. Placeholders stay."""
+    if not key or key.lower() in NO_KEYS:
+        return value
+    spellings = "|".join(re.escape(each) for each in dict.fromkeys((key, json.dumps(key)[1:-1])))
+    pattern = re.compile(rf"(?<!\w)(?:{spellings})(?!\w)" if len(key) < _SHORT else spellings)
+
+    def cleaned(value: Any) -> Any:
+        if isinstance(value, str):
+            return pattern.sub("***", value)
+        if isinstance(value, dict):
+            return {cleaned(name): cleaned(each) for name, each in value.items()}
+        return [cleaned(each) for each in value] if isinstance(value, list) else value
+
+    return cleaned(value)
 
 
 def read_secrets(file: Path) -> dict[str, str]:

@@ -22,7 +22,7 @@ from typing import Any
 import httpx
 
 from tbexp.config.schema import Endpoint, ModelPrice
-from tbexp.config.secrets import key_in
+from tbexp.config.secrets import key_in, without_key
 from tbexp.errors import Problem, UserError, WorldError, WorldFailure
 from tbexp.policy.own_time import standing
 from tbexp.policy.policy import OutOfContext, Usage
@@ -36,7 +36,6 @@ _TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
-SHORTEST_KEY = 12  # characters
 _EXCERPT = 300  # characters of a server's complaint that are shown
 
 
@@ -146,7 +145,7 @@ class ChatEndpoint:
                         response = await client.post(self._url, json=payload, headers=self._headers())
                     took = time.monotonic() - started
                 if response.status_code < 300:
-                    if (answer := self.understood(self._without_key(response.content))) is not None:
+                    if (answer := self._told(response)) is not None:
                         counted(took)
                         self._count(answer)
                         return answer
@@ -258,14 +257,13 @@ class ChatEndpoint:
     def _key(self) -> str:
         return key_in(self.config.api_key_env)[0] if self.config.api_key_env else ""
 
-    def _without_key(self, content: bytes) -> bytes:
-        """Answers are stored: a key that the server repeats in one is not. Placeholders such as EMPTY are no keys."""
-        key = self._key().encode()
-        return content.replace(key, b"***") if len(key) >= SHORTEST_KEY else content
+    def _told(self, response: httpx.Response) -> dict[str, Any] | None:
+        """Answers are stored: a key that the server repeats in one is not."""
+        answer: dict[str, Any] | None = without_key(self.understood(response.content), self._key())
+        return answer
 
     def _excerpt(self, text: str) -> str:
-        key = self._key()
-        shown = " ".join((text.replace(key, "***") if key else text).split())
+        shown = " ".join(str(without_key(text, self._key())).split())
         return shown if len(shown) <= _EXCERPT else shown[: _EXCERPT - 3] + "..."
 
 

@@ -148,9 +148,33 @@ def test_a_refused_key_is_the_users_to_mend_and_is_told_nowhere(status: int, cap
     assert KEY not in told
 
 
-def test_a_key_that_an_ordinary_answer_repeats_is_not_kept() -> None:
-    with server(lambda number, body: said(f"your key is {KEY}.")) as (url, _):
-        assert ask(endpoint(url)) == ["your key is ***."]
+@pytest.mark.parametrize(
+    ("key", "text", "kept"),
+    [
+        (KEY, f"your key is {KEY}.", "your key is ***."),
+        ("open-sesame", "x-open-sesame-y", "x-***-y"),
+        ('se"same\\!', 'it is se"same\\!, in JSON "se\\"same\\\\!"', 'it is ***, in JSON "***"'),
+        ("hunter2", "Bearer hunter2, not hunter22", "Bearer ***, not hunter22"),
+        ("EMPTY", "the shelf is EMPTY", "the shelf is EMPTY"),
+        ("none", "none is left", "none is left"),
+    ],
+)
+def test_a_key_that_an_ordinary_answer_repeats_is_not_kept(
+    key: str, text: str, kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENV, key)
+    call = {"id": "c", "function": {"name": "look", "arguments": {"said": text, text: 1}}}
+
+    async def asked(url: str) -> Any:
+        use = ChatEndpoint(endpoint(url))
+        try:
+            return (await use.complete({"messages": []}))["choices"][0]["message"]
+        finally:
+            await use.close()
+
+    with server(lambda number, body: said(text, tool_calls=[call])) as (url, _):
+        message = asyncio.run(asked(url))
+    assert message["content"] == kept and message["tool_calls"][0]["function"]["arguments"] == {"said": kept, kept: 1}
 
 
 def test_a_key_that_is_not_set_is_the_users_to_mend(monkeypatch: pytest.MonkeyPatch) -> None:
