@@ -266,7 +266,9 @@ class PolicyConfig(Group):
     # vllm for kind=local where topology.rollout is vllm, else none.
     serve: Literal["auto", "none", "vllm"] = "none"
     vllm: VllmServer = VllmServer()  # of that server, or of one that is started by hand behind the endpoint
-    spending_cap_usd: Positive | None = None  # of an endpoint: stop (exit 3) when prices say that more was spent
+    # Stop (exit 3) when the endpoint's tokens cost more by the price table: of one stage's attempts with one policy, not
+    # of the run; those made before count. An endpoint that tells no tokens ends it too.
+    spending_cap_usd: Positive | None = None
 
 
 class UserConfig(Group):
@@ -276,7 +278,7 @@ class UserConfig(Group):
     temperature: NotNegative = 1.0
     max_tokens: AtLeastOne = 512  # per answer
     may_end: bool = False  # may the simulated user end the conversation
-    spending_cap_usd: Positive | None = None  # stop (exit 3) when the price table says more was spent
+    spending_cap_usd: Positive | None = None  # as of policy; in a training of each worker process, since it was started
 
 
 class JudgeConfig(Group):
@@ -288,7 +290,7 @@ class JudgeConfig(Group):
     reading: Literal["sentence", "reference"] = "sentence"
     answers: dict[str, bool] = Field(default_factory=dict)  # kind=scripted: part of a question -> yes (true) or no
     max_tokens: AtLeastOne = 512
-    spending_cap_usd: Positive | None = None
+    spending_cap_usd: Positive | None = None  # as of user
 
 
 class SessionProxy(Group):

@@ -25,7 +25,7 @@ from tbexp.pipeline.identity import attempt_seed
 from tbexp.pipeline.policies import devices_of
 from tbexp.pipeline.progress import Bar
 from tbexp.pipeline.wanted import Key, Wanted
-from tbexp.policy import Policy, Usage
+from tbexp.policy import ChatEndpoint, Policy, Usage
 from tbexp.sandbox import Server, open_sandbox
 from tbexp.tasks import Task, is_benchmark
 
@@ -86,6 +86,7 @@ async def _campaign(
         for person in (user, judge, policy):
             if (close := getattr(person, "close", None)) is not None:
                 stack.push_async_callback(close)
+        count_spent(store, policy=policy, user=user, judge=judge)
         make = await _maker(config, stack, servers, user, judge, policy)
         at_a_time, devices = min(config.policy.concurrency, wanted.most), devices_of(config.policy)
 
@@ -115,6 +116,17 @@ async def _campaign(
                 group.create_task(worker())
     left = Counter(row.system_error["kind"] for row in wanted.counted(store.rows()) if row.system_error)
     return CampaignResult(tally.fresh, dict(left))
+
+
+def count_spent(store: AttemptStore, **people: object) -> None:
+    """What the store's attempts took of each endpoint counts for its spending cap, failed tries included."""
+    history = store.history()
+    for role, one in people.items():
+        if isinstance(endpoint := getattr(one, "endpoint", None), ChatEndpoint):
+            own = role == "policy"
+            names = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
+            sums = [sum(getattr(row, name if own else f"{role}_{name}", 0) for row in history) for name in names]
+            endpoint.spent_before = Usage(*sums)
 
 
 async def _maker(

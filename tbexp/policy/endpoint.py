@@ -58,7 +58,8 @@ class ChatEndpoint:
     `section` does.
 
     usage: tokens of all answers so far. price: of this model, for `spending_cap_usd`; the cap is checked before each
-    call, so what is under way when it is reached still runs to its end.
+    call, so what is under way when it is reached still runs to its end. spent_before: tokens that earlier processes had
+    answers for, which count for the cap too.
     """
 
     PATH = "/chat/completions"
@@ -92,6 +93,7 @@ class ChatEndpoint:
         if problems:
             raise UserError(problems)
         self.config, self.role, self.section, self.usage = config, role, section, Usage()
+        self.spent_before = Usage()
         self._cap, self._price = spending_cap_usd, price
         self._url = httpx.URL(str(config.base_url).rstrip("/") + self.PATH)
         self._transport = transport
@@ -105,8 +107,8 @@ class ChatEndpoint:
 
     @property
     def spent_usd(self) -> float:
-        """What the answers so far cost; 0.0 without a price."""
-        return 0.0 if self._price is None else cost_usd(self.usage, self._price)
+        """What the answers so far cost, those of earlier processes included; 0.0 without a price."""
+        return 0.0 if self._price is None else cost_usd(self.spent_before + self.usage, self._price)
 
     async def text(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
         """The visible text of the answer. A context that is too small is the world's fault here, not the agent's."""
@@ -120,12 +122,14 @@ class ChatEndpoint:
     async def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a request, as `understood` wants it; `model` and `extra_body` are added.
 
-        Raises UserError (refused key, unknown model), OutOfContext, WorldFailure (spending cap), and WorldError with
-        kind `<role>_endpoint` after `retries` further tries.
+        Raises UserError (refused key, unknown model), OutOfContext, WorldFailure (the spending cap is reached, or
+        cannot be kept since an answer tells no tokens), and WorldError with kind `<role>_endpoint` after `retries`
+        further tries.
         """
         if self._cap is not None and self.spent_usd >= self._cap:
             raise WorldFailure(
-                f"{self.section}.spending_cap_usd: {self.spent_usd:.2f} of {self._cap:.2f} US dollars are spent"
+                f"{self.section}.spending_cap_usd: {self.spent_usd:.2f} of {self._cap:.2f} US dollars are spent. "
+                "What was finished is kept; the same command with a higher cap goes on from here"
             )
         payload = {"model": self.config.model, **body, **self.config.extra_body}
         with standing() as counted:
@@ -188,6 +192,14 @@ class ChatEndpoint:
             if not self._warned:
                 self._warned = True
                 log.warning("%s tells usage that cannot be (%s); such answers count as telling none", self, wrong)
+        usage = answer.get("usage")
+        told = used.prompt_tokens and isinstance(usage, Mapping) and type(usage.get("completion_tokens")) is int
+        if self._cap is not None and not told:
+            raise WorldFailure(
+                f"{self.section}.spending_cap_usd: the cap cannot be kept, since an answer of {self._url.host} does "
+                "not tell its tokens (usage.prompt_tokens, usage.completion_tokens). Have the server tell them, or leave "
+                "the cap out; what was finished is kept"
+            )
         self.usage = self.usage + used
         if (spent := _METER.get()) is not None:
             spent[self.role] = spent.get(self.role, Usage()) + used

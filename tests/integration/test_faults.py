@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,12 +20,13 @@ import pytest
 from tbexp.attempts import AttemptRow, AttemptStore
 from tbexp.config.compose import opened, plain
 from tbexp.config.folders import conf_folder
-from tbexp.config.schema import Config, Endpoint, Limits, Sampling
+from tbexp.config.schema import Config, Endpoint, Limits, ModelPrice, Sampling
+from tbexp.errors import WorldFailure
 from tbexp.interpret.messages import Reading, ToolCall
-from tbexp.pipeline.campaign import run_campaign
+from tbexp.pipeline.campaign import count_spent, run_campaign
 from tbexp.pipeline.progress import Progress
 from tbexp.pipeline.wanted import FixedNumber
-from tbexp.policy import ChatPolicy, Policy, ScriptedPolicy
+from tbexp.policy import ChatEndpoint, ChatPolicy, Policy, ScriptedPolicy, Usage
 from tbexp.sandbox import Server
 from tbexp.tasks import Agent, Scenario, Task, ToolOverride
 
@@ -224,3 +226,40 @@ def test_of_an_endpoint_policys_time_what_is_answered_counts_and_the_rest_is_the
     for row in rows:
         assert (row.system_error or {}).get("kind") == ("policy_endpoint" if finish == "system_error" else None)
         assert row.passed == (None if finish == "system_error" else False)
+
+
+def test_a_spending_cap_goes_on_counting_where_a_store_is_resumed(tmp_path: Path, endpoint: Any) -> None:
+    answer = {**SAYS_DONE, "usage": {"prompt_tokens": 10**6, "completion_tokens": 10**6}}
+    endpoint.before = lambda number: (200, answer)
+    one, price = task({}, ""), ModelPrice(prompt=1.0, completion=1.0)  # 2 dollars an attempt
+
+    def spend(cap: float, attempts: int) -> int:
+        policy = ChatPolicy(
+            Endpoint(base_url=endpoint.url, model="m", max_concurrency=1),
+            Sampling(),
+            spending_cap_usd=cap,
+            price=price,
+        )
+        rows, _ = attempt(tmp_path, one, endpoint.url, retries=0, policy=policy, attempts=attempts)
+        return len(rows)
+
+    assert spend(3.0, 1) == 1 and spend(3.0, 2) == 2
+    with pytest.raises(WorldFailure, match=r"policy\.spending_cap_usd: 4\.00 of 3\.00 US dollars.*higher cap"):
+        spend(3.0, 3)
+    assert spend(5.0, 3) == 3
+
+
+def test_what_user_and_judge_had_spent_before_counts_failed_tries_included(tmp_path: Path, endpoint: Any) -> None:
+    told = {"usage": {"prompt_tokens": 7, "completion_tokens": 3}}
+    endpoint.before = lambda number: (200, {**YES, **told}) if number < 4 else (500, {"error": "broken"})
+    judged = task({}, "assert judge.yesno('Is it?') and judge.yesno('Is it so?')")
+    rows, _ = attempt(tmp_path, judged, endpoint.url, retries=0)
+    again, _ = attempt(tmp_path, judged, endpoint.url, retries=0)
+    assert [row.clean for row in rows + again] == [True, True]
+    with AttemptStore(tmp_path, read_only=True) as store:
+        people = {
+            role: ChatEndpoint(Endpoint(base_url=endpoint.url, model="m"), role=role) for role in ("user", "judge")
+        }
+        holders = {role: SimpleNamespace(endpoint=one) for role, one in people.items()}
+        count_spent(store, policy=ScriptedPolicy(ASKS), **holders)
+    assert people["user"].spent_before == Usage(7, 0, 3) and people["judge"].spent_before == Usage(14, 0, 6)

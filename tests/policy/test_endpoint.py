@@ -299,6 +299,16 @@ def test_usage_that_cannot_be_counts_as_not_told_with_one_warning(
     assert caplog.text.count("usage that cannot be") == warned
 
 
+@pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": 10}, {"prompt_tokens": -1, "completion_tokens": 3}])
+def test_an_endpoint_that_tells_no_tokens_ends_a_run_with_a_spending_cap(usage: Any) -> None:
+    answer = said()[2] | {"usage": usage}
+    capped = {"role": "judge", "spending_cap_usd": 1.0, "price": ModelPrice(prompt=1.0, completion=1.0)}
+    with server(lambda number, body: (200, {}, answer)) as (url, seen):
+        with pytest.raises(WorldFailure, match=r"judge\.spending_cap_usd: the cap cannot be kept.*does not tell"):
+            ask(endpoint(url), **capped)
+        assert len(seen) == 1 and ask(endpoint(url)) == ["hi"]
+
+
 def test_a_spending_cap_needs_a_price() -> None:
     with pytest.raises(UserError, match=r"prices\.models"):
         ChatEndpoint(endpoint("http://x/v1"), role="user", spending_cap_usd=1.0)
