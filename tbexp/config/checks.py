@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Iterator
 
 from tbexp.config import sbatch
+from tbexp.config.addresses import address_problems
 from tbexp.config.schema import (
     BANDS,
     STAGES,
@@ -178,12 +179,7 @@ def endpoints(config: Config) -> Iterator[Problem]:
             continue
         if endpoint.base_url is None:
             continue
-        if not endpoint.base_url.startswith(("http://", "https://")):
-            yield Problem(
-                f"{endpoint.base_url!r} is no web address", f"{key}.base_url", "begin with http:// or https://"
-            )
-        elif "?" in endpoint.base_url:  # it may hold a key, so it is not repeated
-            yield Problem("has a query", f"{key}.base_url", "leave it out; a key is named: api_key_env=NAME")
+        yield from address_problems(endpoint.base_url, f"{key}.base_url", "api_key_env")
     for name, part in spenders(config):
         cap = part.spending_cap_usd
         price = config.prices.models.get(part.endpoint.model or "")
@@ -397,8 +393,10 @@ def read_twice(config: Config) -> Iterator[Problem]:
 
 def environment(config: Config) -> Iterator[Problem]:
     url, key = config.sandbox.environment.url, "sandbox.environment.url"
-    if url is None or not url.startswith(("http://", "https://")):
-        yield Problem(f"{url or 'null'} is no web address of an environment server", key, f"{key}=http://HOST:8000")
+    if url is None:
+        yield Problem("null is no web address of an environment server", key, f"{key}=http://HOST:8000")
+    else:
+        yield from address_problems(url, key)
     for stage in ("train", "serve"):
         if stage in config.stages:
             what = f"{stage} needs backends of its own, but the attempts are at an environment server"
@@ -423,10 +421,7 @@ def served(config: Config) -> Iterator[Problem]:
     wanted = config.serve
     if "serve" not in config.stages or wanted.kind != "proxy" or wanted.upstream is None:
         return
-    if not wanted.upstream.startswith(("http://", "https://")):
-        yield Problem(f"{wanted.upstream!r} is no web address", "serve.upstream", "begin with http:// or https://")
-    elif "?" in wanted.upstream:  # it may hold a key, so it is not repeated
-        yield Problem("has a query", "serve.upstream", "leave it out; a key is named: serve.api_key_env=NAME")
+    yield from address_problems(wanted.upstream, "serve.upstream", "serve.api_key_env")
 
 
 def sandbox(config: Config) -> Iterator[Problem]:
@@ -434,13 +429,7 @@ def sandbox(config: Config) -> Iterator[Problem]:
         yield from environment(config)
     if config.sandbox.kind != "proxy":
         return
-    url = config.sandbox.proxy.url
-    if not url.startswith(("http://", "https://")):
-        yield Problem(f"{url!r} is no web address", "sandbox.proxy.url", "begin with http:// or https://")
-    elif "?" in url:
-        yield Problem(
-            "has a query", "sandbox.proxy.url", "leave it out; a key is named: sandbox.proxy.api_key_env=NAME"
-        )
+    yield from address_problems(config.sandbox.proxy.url, "sandbox.proxy.url", "sandbox.proxy.api_key_env")
     if config.sandbox.search != "none":
         yield Problem(
             f"{config.sandbox.search} has no effect with a session proxy, whose servers have a search of their own",

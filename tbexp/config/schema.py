@@ -266,8 +266,8 @@ class PolicyConfig(Group):
     # vllm for kind=local where topology.rollout is vllm, else none.
     serve: Literal["auto", "none", "vllm"] = "none"
     vllm: VllmServer = VllmServer()  # of that server, or of one that is started by hand behind the endpoint
-    # Stop (exit 3) when the endpoint's tokens cost more by the price table: of one stage's attempts with one policy, not
-    # of the run; those made before count. An endpoint that tells no tokens ends it too.
+    # Stop (exit 3) when the endpoint's tokens cost more by the price table: of one stage's attempts with one policy,
+    # not of the run; those made before count. An endpoint that tells no tokens ends it too.
     spending_cap_usd: Positive | None = None
 
 

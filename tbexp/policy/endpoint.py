@@ -197,8 +197,8 @@ class ChatEndpoint:
         if self._cap is not None and not told:
             raise WorldFailure(
                 f"{self.section}.spending_cap_usd: the cap cannot be kept, since an answer of {self._url.host} does "
-                "not tell its tokens (usage.prompt_tokens, usage.completion_tokens). Have the server tell them, or leave "
-                "the cap out; what was finished is kept"
+                "not tell its tokens (usage.prompt_tokens, usage.completion_tokens). Have the server tell them, or "
+                "leave the cap out; what was finished is kept"
             )
         self.usage = self.usage + used
         if (spent := _METER.get()) is not None:

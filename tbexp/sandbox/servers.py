@@ -11,14 +11,15 @@ import difflib
 import os
 import re
 import sys
-import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
+from tbexp.config.addresses import address_problems
 from tbexp.config.schema import SandboxConfig
+from tbexp.config.secrets import USER_AND_PASSWORD
 from tbexp.errors import Problem, UserError
 from tbexp.tasks import blocks
 
@@ -212,15 +213,9 @@ class _Reader:
 
     def remote(self, name: str, values: Mapping[str, yaml.Node]) -> Remote:
         endpoint = self.text(values["endpoint"], "endpoint")
-        try:
-            parts = urllib.parse.urlsplit(endpoint)
-            right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-            right = right and endpoint.isprintable() and " " not in endpoint
-        except ValueError:  # a broken IPv6 address, a port that is none
-            parts, right = urllib.parse.urlsplit(""), False
-        if not right:
-            self.wrong(values["endpoint"], f"`{endpoint}` is no web address", "begin with http:// or https://")
-        if parts.password is not None:
+        for problem in address_problems(endpoint, "endpoint"):
+            self.wrong(values["endpoint"], problem.what, problem.fix)
+        if USER_AND_PASSWORD.search(endpoint):
             self.wrong(values["endpoint"], "`endpoint` holds a password", "use headers, with {env[NAME]}")
         transport = self.text(values["transport"], "transport") if "transport" in values else "streamable-http"
         if transport not in ("streamable-http", "sse"):

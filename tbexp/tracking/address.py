@@ -13,6 +13,7 @@ import shlex
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from tbexp.config.addresses import address_problems
 from tbexp.config.schema import Tracking
 from tbexp.errors import Problem, UserError
 
@@ -41,7 +42,7 @@ def tracker_uri(tracking: Tracking, default_uri: str) -> str | None:
         raise UserError(_no_file_store(uri))
     if scheme == "sqlite":
         return _usable_sqlite(uri)
-    if urlsplit(uri).password is not None:
+    if _password(uri):
         fix = (
             "name the user and password in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
             if scheme in SERVERS
@@ -49,7 +50,16 @@ def tracker_uri(tracking: Tracking, default_uri: str) -> str | None:
         )
         shown = re.sub(r"//[^@/]*@", "//...@", uri)
         raise UserError(Problem(f"{shown} carries a password, which would end in config.yaml", KEY, fix))
+    if scheme in ("http", "https") and (wrong := list(address_problems(uri, KEY))):
+        raise UserError(wrong)
     return uri
+
+
+def _password(uri: str) -> bool:
+    try:
+        return urlsplit(uri).password is not None
+    except ValueError:  # a bracket that is not closed
+        return bool(re.search(r"//[^/@]*:[^/@]*@", uri))
 
 
 def sqlite_path(uri: str) -> Path | None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tbexp.config.addresses import address_problems, host_fault
 from tbexp.config.checks import check, key_names
 from tbexp.config.compose import defaults_of, opened, plain, run_id_of
 from tbexp.config.folders import conf_folder
@@ -74,6 +75,33 @@ SERVED_REFERENCE = {
         ({**SERVED, **SERVED_REFERENCE}, "selection.reference.policy.vllm.port", ["8001", "both"]),
         ({"stages": ["serve"], "serve__upstream": "localhost:8000"}, "serve.upstream", ["localhost:8000"]),
         ({"stages": ["serve"], "serve__upstream": "http://h/v1?k=1"}, "serve.upstream", ["query"]),
+        ({"stages": ["serve"], "serve__upstream": "http://h:0/v1"}, "serve.upstream", ["no valid port"]),
+        (
+            {**CHAT, "stages": ["probe"], "policy__endpoint__base_url": "http:///v1"},
+            "policy.endpoint.base_url",
+            ["'http:///v1' names no host"],
+        ),
+        (
+            {"user__kind": "chat", "user__endpoint__model": "m", "user__endpoint__base_url": "http://h:80x/v1"},
+            "user.endpoint.base_url",
+            ["no valid port"],
+        ),
+        (
+            {"judge__kind": "chat", "judge__endpoint__model": "m", "judge__endpoint__base_url": "https://:8000"},
+            "judge.endpoint.base_url",
+            ["no host"],
+        ),
+        (
+            REFERENCE | {"selection__reference__policy__endpoint__base_url": "http://h:70000"},
+            "selection.reference.policy.endpoint.base_url",
+            ["no valid port"],
+        ),
+        ({"sandbox__kind": "proxy", "sandbox__proxy__url": "http://[::1/x"}, "sandbox.proxy.url", ["no host"]),
+        (
+            {"sandbox__kind": "openenv", "sandbox__environment__url": "http://", "stages": ["probe"]},
+            "sandbox.environment.url",
+            ["no host"],
+        ),
         (
             {"sandbox__kind": "openenv", "stages": ["probe"]},
             "sandbox.environment.url",
@@ -426,3 +454,25 @@ def test_whatever_stands_in_a_config_ends_in_problems_that_name_a_key(wrong: dic
     for key, value in wrong.items():
         if isinstance(SHIPPED[key], dict):
             assert any(problem.where.startswith(key) for problem in problems), (key, value, problems)
+
+
+@pytest.mark.parametrize(
+    ("url", "fault"),
+    [
+        *((url, "") for url in ("http://h", "https://h.example:443/v1", "http://[::1]:8000/v1", "http://my_pod-1:1/")),
+        *(
+            (url, "names no host")
+            for url in ("http://", "http:///v1", "http://:80", "http://a b/", "http://[::1", "http://?")
+        ),
+        *((url, "has no valid port") for url in ("http://h:0", "http://h:65536/v1", "http://h:x", "http://h:-1")),
+    ],
+)
+def test_an_address_has_a_host_and_a_port_that_can_be_or_none(url: str, fault: str) -> None:
+    assert host_fault(url) == fault
+    problems = list(address_problems(url, "k"))
+    assert [fault in problem.what for problem in problems] == ([True] if fault else [])
+
+
+def test_of_user_and_password_in_an_address_nothing_is_repeated() -> None:
+    (problem,) = address_problems("http://me:a/b@host", "k")
+    assert "no valid port" in problem.what and "me:a" not in problem.what

@@ -112,11 +112,14 @@ def test_a_remote_server_is_read_and_its_key_comes_from_the_environment_and_is_n
 
 REMOTE = {
     "endpoint: far.example": "is no web address",
-    "endpoint: http://[::1/x": "is no web address",
-    "endpoint: http://far.example:99999/": "is no web address",
-    'endpoint: "http://far .example/"': "is no web address",
+    "endpoint: http://[::1/x": "names no host",
+    "endpoint: http://far.example:99999/": "has no valid port",
+    'endpoint: "http://far .example/"': "names no host",
     'endpoint: http://far.example/\n    headers: {"X Y": a}': "cannot be the name of a header",
     'endpoint: http://far.example/\n    headers: {X: "a\\nb"}': "a character that no header can have",
+    "endpoint: http:///mcp": "names no host",
+    "endpoint: 'http://[far/mcp'": "names no host",
+    "endpoint: http://far.example:x/": "has no valid port",
     "endpoint: https://me:hunter2@far.example/": "holds a password",
     "endpoint: http://far.example/\n    transport: stdio": "does not speak `stdio`",
     "endpoint: http://far.example/\n    timeout: soon": "`timeout` must be a number",

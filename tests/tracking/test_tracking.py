@@ -63,6 +63,12 @@ def test_a_password_in_the_uri_is_refused_and_not_repeated(uri: str) -> None:
     assert "hunter2" not in str(refusal.value)
 
 
+@pytest.mark.parametrize("uri", ["http:///mlflow", "https://", "http://host:x", "http://[host"])
+def test_a_server_without_host_or_with_a_wrong_port_is_refused(uri: str) -> None:
+    with pytest.raises(UserError, match=r"tracking\.uri: .*(no host|no valid port)"):
+        tracker_uri(Tracking(name="t", kind="mlflow", uri=uri), "")
+
+
 @pytest.mark.parametrize(
     "uri", ["http://host:5000", "https://host", "postgresql://me@host/db", "databricks", "mysql+pymysql://host/db"]
 )
