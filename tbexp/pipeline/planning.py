@@ -23,11 +23,11 @@ from tbexp.pipeline.context import Context, Untracked
 from tbexp.pipeline.inputs import Inputs, problems_of
 from tbexp.pipeline.preflight import asked_of_themselves, template_problems
 from tbexp.pipeline.progress import Progress
+from tbexp.pipeline.stages import lacking
 
 
 def plan(config: Config, run_dir: Path, inputs: Inputs) -> None:
     """Raises UserError when verl refuses what it would be told, or the model's template is not `model.format`."""
-    from tbexp.pipeline.stages import lacking
 
     if wrong := template_problems(config):
         raise UserError(wrong)

@@ -171,6 +171,8 @@ def run_stages(context: Context) -> None:
         "report": stages.report,
     }
     config = context.config
+    if wrong := stages.lacking(context):
+        raise UserError(wrong)
     for stage in config.force:
         stages.forget(context, stage)
     earlier = read_json(context.run_dir / "manifest.json") or {}

@@ -38,6 +38,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+POOL = Path("select", "manifest.json")  # in the run's folder
+NO_POOL = Problem("there is no pool to train on", "stages", "put select before train")
+NOT_TRAINED = Problem(
+    "there is no trained policy to evaluate",
+    "evaluation.policies",
+    "put train before evaluate, or evaluate the base policy alone: evaluation.policies=[base]",
+)
+
 
 def evaluate_campaign(run: Context, policy: str) -> Campaign:
     """policy: base, or trained, whose training has to be finished."""
@@ -63,13 +71,7 @@ def trained_policy(run: Context) -> tuple[Any, Callable[[], Policy]]:
         folder, _, _ = training_folder(run)
         result = read_json(folder / f"result-{config.training.steps}.json")
     if result is None:
-        raise UserError(
-            Problem(
-                "there is no trained policy to evaluate",
-                "evaluation.policies",
-                "put train before evaluate, or evaluate the base policy alone: evaluation.policies=[base]",
-            )
-        )
+        raise UserError(NOT_TRAINED)
     weights = chosen_weights(folder, result["chosen_step"]).resolve()
     start = run.start_of("trained")
     return identity.policy_identity(config, result["model"]), lambda: policies.local(config, weights, start)
@@ -164,8 +166,8 @@ def read_pool(run: Context) -> tuple[list[Task], list[Task]]:
     from tbexp.tasks import read_selectors
 
     folder = run.run_dir / "select"
-    if not (folder / "manifest.json").exists():
-        raise UserError(Problem("there is no pool to train on", "stages", "put select before train"))
+    if not (run.run_dir / POOL).exists():
+        raise UserError(NO_POOL)
     by_uid = {task.uid: task for task in run.candidates}
     lists = []
     for name in ("train", "validation"):
@@ -185,17 +187,23 @@ def read_pool(run: Context) -> tuple[list[Task], list[Task]]:
 
 
 def lacking(run: Context) -> list[Problem]:
-    """What the stages take from ones before that are not to be run too, and is not there. Writes nothing."""
+    """What the stages take from ones before that are not to be run too, and is not there; told before any of them
+    begins. Writes nothing.
+    """
     config, wanted = run.config, set(run.config.stages)
     needed: list[Callable[[Context], object]] = []
     if "select" in wanted and "probe" not in wanted and not config.probe.rows:
         needed.append(probed_rows)
     if "train" in wanted and "select" not in wanted:
         needed.append(read_pool)
-    # A pool that is still to be selected may be one that another run has trained on.
-    if "evaluate" in wanted and not wanted & {"select", "train"} and not config.evaluation.rows:
-        needed += [trained_policy] if "trained" in config.evaluation.policies else []
     problems: list[Problem] = []
+    # A pool that is still to be selected may be one that another run has trained on.
+    evaluates = "evaluate" in wanted and not config.evaluation.rows and "trained" in config.evaluation.policies
+    if evaluates and not wanted & {"select", "train"}:
+        if (run.run_dir / POOL).exists():
+            needed.append(trained_policy)
+        else:
+            problems.append(NOT_TRAINED)
     for take in needed:
         try:
             take(run)
@@ -328,7 +336,8 @@ def evaluate(run: Context) -> None:
         tasks = run.held_out
         if not tasks:
             raise UserError(Problem("there are no held-out tasks to evaluate", "tasks.held_out", "name a test list"))
-        rows_by_policy = {name: evaluate_policy(run, name) for name in config.evaluation.policies}
+        campaigns = {name: evaluate_campaign(run, name) for name in config.evaluation.policies}  # all, or none begins
+        rows_by_policy = {name: evaluate_policy(run, name, campaign) for name, campaign in campaigns.items()}
     evaluate_rows(run, rows_by_policy, tasks)
     shared = audit(run)
     if shared is not None:
@@ -340,8 +349,7 @@ def foreign_evaluation(run: Context) -> tuple[dict[str, list[AttemptRow]], list[
     return {"rows": rows}, run.held_out
 
 
-def evaluate_policy(run: Context, name: str) -> list[AttemptRow]:
-    campaign = evaluate_campaign(run, name)
+def evaluate_policy(run: Context, name: str, campaign: Campaign) -> list[AttemptRow]:
     link(run.run_dir / "evaluate" / name, campaign.folder)
     rows = attempts_in(run, campaign)
     if run.config.evaluation.tb_infer:

@@ -298,10 +298,10 @@ def submit_run(config: Config, run_dir: Path, overrides: Sequence[str], sweep: I
                 )
             )
         context = Context(config, run_dir, progress, Untracked(), sweep=sweep)
-        for stage in config.force:
-            stages.forget(context, stage)
         if wrong := stages.lacking(context):
             raise UserError(wrong)
+        for stage in config.force:
+            stages.forget(context, stage)
         jobs = jobs_of(context)
         if not jobs:
             progress.say(

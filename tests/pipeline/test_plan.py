@@ -87,6 +87,41 @@ def test_the_plan_of_a_probe_says_who_goes_first_and_that_tasks_may_stop(
     assert "96 tasks x 4 attempts of big; then those it solves x 8 attempts at most, each until" in told
 
 
+NO_POOL = "there is no pool to train on"
+NOT_TRAINED = "there is no trained policy to evaluate"
+
+
+@pytest.mark.train  # an install that lacks nothing
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["stages=[train,evaluate]"], NO_POOL),
+        (["stages=[train]"], NO_POOL),
+        (["stages=[evaluate]"], NOT_TRAINED),
+        (["stages=[evaluate,report]", "evaluation.policies=[trained]"], NOT_TRAINED),
+        (["stages=[evaluate]", "evaluation.policies=[base]"], ""),
+        (["stages=[probe,select,train,evaluate]"], ""),
+    ],
+)
+def test_a_plan_says_which_result_of_an_earlier_stage_is_missing(
+    words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["dry_run=true", *words]) == 0
+    shown = capsys.readouterr().out
+    assert [each for each in (NO_POOL, NOT_TRAINED) if each in shown] == ([told] if told else [])
+
+
+@pytest.mark.parametrize("stages", ["evaluate", "train", "train,evaluate"])
+def test_a_missing_result_of_an_earlier_stage_is_told_before_anything_is_built(
+    stages: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([f"stages=[{stages}]", "tracking=none", "hydra.run.dir=run", "store=store"]) == 2
+    assert (NO_POOL if "train" in stages else NOT_TRAINED) in capsys.readouterr().err
+    assert not list(tmp_path.glob("store/*/*"))
+
+
 @pytest.mark.train
 @pytest.mark.parametrize("words", [["dry_run=true"], ["launcher=slurm", "launcher.partition=any"]])
 def test_a_format_that_the_model_s_template_does_not_write_is_told_before_anything_is_queued(
