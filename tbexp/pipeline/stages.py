@@ -221,7 +221,7 @@ def training_folder(run: Context) -> tuple[Path, list[Task], list[Task]]:
 
 
 def train(run: Context) -> None:
-    """GRPO by verl on the pool; the checkpoint that validates best becomes the trained policy."""
+    """GRPO by verl on the pool; the checkpoint that validation chooses becomes the trained policy."""
     from tbexp.training import chosen_weights, weights_fault
     from tbexp.training import train as train_with_verl
 
@@ -275,7 +275,9 @@ def train(run: Context) -> None:
             "tasks": identity.tasks_digest([*train_tasks, *validation_tasks]),
         }
         write_json(folder / f"result-{steps}.json", done)
-        bar.done(f"step {result.step} validated best")
+        best, rate = result.best
+        other = "" if best == result.step else f"; best: step {best}, {rate:.1%}"
+        bar.done(f"step {result.step} chosen (validated {result.validation_pass_rate:.1%}{other})")
     else:
         bar.done("finished before, nothing to do")
         for row in rows_of(folder / "metrics.jsonl"):  # the training may have been another run's

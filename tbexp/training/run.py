@@ -70,6 +70,15 @@ class TrainResult:
         """Of the chosen step."""
         return self.history[self.step][rows.VALIDATION]
 
+    @property
+    def best(self) -> tuple[int, float]:
+        """The step that validated best, and its pass rate; the chosen one where it did as well (`checkpoints.best_step`
+        takes the latest that cannot be told from the best).
+        """
+        rates = {step: rate for step, rate in rows.validation(self.history).items() if step > 0}
+        step = max(rates, key=lambda step: (rates[step], step == self.step, -step))
+        return step, rates[step]
+
 
 def train(
     config: Config,
@@ -85,7 +94,7 @@ def train(
     ray_address: str | None = None,
     left: Left = lambda: None,
 ) -> TrainResult:
-    """Trains to `config.training.steps` and exports the step that validated best; `folder/chosen` is a link to it.
+    """Trains to `config.training.steps` and exports the step that validation chooses; `folder/chosen` is a link to it.
 
     folder: the stage's own; continued when it holds a part of this training. root: the dataset's folder, by default
     `config.tasks.root`. loop: the agent loop's class. ray_address: a running Ray to use instead of a local one. left:

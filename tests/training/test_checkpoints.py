@@ -22,7 +22,7 @@ from tbexp.training.checkpoints import (
     write_manifest,
 )
 from tbexp.training.rows import ATTEMPTS, MISSING, VALIDATION, fragment_name, validation
-from tbexp.training.run import prune, train
+from tbexp.training.run import TrainResult, prune, train
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -213,3 +213,20 @@ def test_the_newest_and_the_best_checkpoint_are_never_expendable(steps: set[int]
     assert set(sorted(steps)[-keep:]) <= left
     assert best not in gone
     assert len(left) <= keep + 1
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rates", "best"),
+    [
+        (30, {0: 0.9, 10: 0.6, 20: 0.55, 30: 0.58}, (10, 0.6)),
+        (30, {0: 0.1, 10: 0.6, 20: 0.6, 30: 0.6}, (30, 0.6)),
+        (30, {0: 0.1, 10: 0.6, 20: 0.6, 30: 0.59}, (10, 0.6)),
+        (10, {0: 0.1, 10: 0.6}, (10, 0.6)),
+    ],
+)
+def test_the_step_that_validated_best_is_told_apart_from_the_chosen_one(
+    chosen: int, rates: dict[int, float], best: tuple[int, float]
+) -> None:
+    history = {step: {VALIDATION: rate} for step, rate in rates.items()} | {5: {"train/reward_mean": 1.0}}
+    result = TrainResult(Path(), chosen, 30, history)
+    assert (result.best, result.validation_pass_rate) == (best, rates[chosen])
