@@ -75,7 +75,9 @@ class TrainResult:
         """The step that validated best, and its pass rate; the chosen one where it did as well (`checkpoints.best_step`
         takes the latest that cannot be told from the best).
         """
-        rates = {step: rate for step, rate in rows.validation(self.history).items() if step > 0}
+        rates = {
+            step: row[rows.VALIDATION] for step, row in self.history.items() if step > 0 and rows.VALIDATION in row
+        }
         step = max(rates, key=lambda step: (rates[step], step == self.step, -step))
         return step, rates[step]
 
