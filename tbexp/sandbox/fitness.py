@@ -2,12 +2,15 @@
 
 A fork must not share what a process of its own would not. A server that starts a thread, leaves a file or socket open,
 writes a file, fixes or draws random numbers, or takes the time, before it is asked anything, is unfit. Draws of time
-and chance count in the server's own code only: what its libraries draw at import is hardly ever seen by a session.
+and chance count in the server's own code only, which is all that is neither the standard library nor installed
+(site-packages) beside the server: what libraries draw at import is hardly ever seen by a session. What holds a state
+that a fork would go on with counts whoever made it: numpy's generators, and threads, also those that Python's
+`threading` knows nothing of. SQLite's own random state is renewed in each fork.
 One use of the time is harmless: a statement `something.NAME = time.time()` where no code of the server reads an
 attribute of this name. Each fork puts its own time there.
 """
 
-# ruff: noqa: PTH100, PTH115, PTH119, PTH120, PTH123, PTH208
+# ruff: noqa: PTH100, PTH115, PTH120, PTH123, PTH208
 from __future__ import annotations
 
 import _random
@@ -21,6 +24,7 @@ import re
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any, NamedTuple
@@ -30,13 +34,30 @@ class Unfit(Exception):
     """The server cannot be forked at this level; the text says why."""
 
 
-CLOCKS: tuple[Any, ...] = (time.time, time.time_ns, time.localtime, time.gmtime, time.strftime, time.ctime)
-DRAWS: tuple[Any, ...] = (os.urandom, os.getpid)
+CLOCKS: tuple[Any, ...] = (
+    time.time, time.time_ns, time.localtime, time.gmtime, time.strftime, time.ctime, time.asctime,
+    time.monotonic, time.monotonic_ns, time.perf_counter, time.perf_counter_ns, time.clock_gettime,
+    time.clock_gettime_ns, time.process_time, time.process_time_ns, time.thread_time, time.thread_time_ns, os.times,
+)  # fmt: skip
+DRAWS: tuple[Any, ...] = (os.urandom, os.getrandom, os.getpid, os.getppid, threading.get_native_id)
 WATCHED = {*CLOCKS, *DRAWS}
+# By name and module, which may be loaded later than this one.
+WATCHED_LATE = {"generate_time_safe": "_uuid", "RAND_bytes": "_ssl"}
 NOW = {"now", "utcnow", "today"}
 GENERATOR: Any = random.random.__self__  # type: ignore[attr-defined]
-NUMPY_STATE = re.compile(rb"random\.(seed|default_rng|RandomState|Generator)\(")
-WRAPPERS = {"uuid.py", "secrets.py", "random.py", "tempfile.py", "_pydatetime.py", "os.py"}
+SQL_DRAWS = re.compile(
+    r"\brandom(blob)?\s*\(|\bcurrent_(time|date|timestamp)\b|'now'|\b(date|time|datetime|julianday|unixepoch)\s*\(\s*\)",
+    re.IGNORECASE,
+)
+SQL_READS = {"", "--", "select", "with", "pragma", "begin", "commit", "end", "rollback", "explain", "attach", "detach"}
+STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+INSTALLED = ("site-packages", "dist-packages")
+# Of the standard library: what draws for its caller.
+WRAPPERS = {STDLIB + name.replace("/", os.sep) for name in (
+    "uuid.py", "secrets.py", "random.py", "tempfile.py", "_pydatetime.py", "datetime.py", "os.py", "ssl.py",
+    "statistics.py", "email/utils.py",
+)}  # fmt: skip
 TOUCHING = {"os.exec", "os.fork", "os.link", "os.mkdir", "os.posix_spawn", "os.remove", "os.rename", "os.symlink",
             "os.system", "socket.bind", "socket.connect", "subprocess.Popen"}  # fmt: skip
 
@@ -45,18 +66,24 @@ class Watch:
     """Notes what a server does before it is asked anything that forks of it would wrongly share."""
 
     def __init__(self, home: str):
-        """home: the folder (or file) of the server's own code; only its own draws of time and chance count."""
+        """home: the folder (or file) of the server's command, which is its own code also where it is installed."""
         self.home = home
+        self.owned: dict[str, bool] = {}
         self.on = True
         self.reasons: list[str] = []
         self.threads = set(threading.enumerate())
+        self.tasks = tasks()
+        self.databases: set[int] = set()  # connections of SQLite that are looked into
+        self.sqlite = False  # it was used, and may have drawn
         self.files = open_files()
         self.fixed: set[int] = set()  # generators of a fixed seed: a process of its own would have the same
         self.clock = (time.time, datetime.datetime, datetime.date)
         self.stamps: list[tuple[Stamp, float, float]] = []  # with the times before and after it was taken
         self._taken: tuple[Stamp, float] | None = None
         sys.addaudithook(self._audit)  # audit hooks stay for good, hence `on`
-        sys.setprofile(self._profile)
+        self.profile = self._profile
+        threading.setprofile(self.profile)
+        sys.setprofile(self.profile)
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
         if not self.on:
@@ -67,6 +94,10 @@ class Watch:
             name = os.fsdecode(args[0]) if isinstance(args[0], str | bytes) else ""  # a number: opened already
             if name and "__pycache__" not in name and name != os.devnull:
                 self.reasons.append(f"it writes {name} before it is asked anything")
+        elif event == "sqlite3.connect":
+            self.sqlite = True
+        elif event == "sqlite3.connect/handle":  # it may have the number of one that is gone
+            self.databases.discard(id(args[0]))
 
     def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "c_return" and self._taken is not None and arg is self.clock[0]:
@@ -75,6 +106,8 @@ class Watch:
         if event != "c_call":
             return
         owner = getattr(arg, "__self__", None)
+        if self.sqlite and arg.__name__ in ("execute", "executemany", "executescript"):
+            self._look_into(owner)
         if isinstance(owner, _random.Random):
             if arg.__name__ == "seed" and frame.f_locals.get("a") is None:
                 return  # seeded by chance: every fork does that again
@@ -87,23 +120,54 @@ class Watch:
                 return
         elif not (arg.__name__ in NOW and isinstance(owner, type) and issubclass(owner, datetime.date)):
             try:
-                if arg not in WATCHED:
+                if arg not in WATCHED and WATCHED_LATE.get(arg.__name__, "") != arg.__module__:
                     return
             except TypeError:
                 return
         caller: FrameType | None = frame
-        while caller is not None and os.path.basename(caller.f_code.co_filename) in WRAPPERS:
+        while caller is not None and (not (file := file_of(caller)) or file in WRAPPERS):
             caller = caller.f_back
-        if caller is not None and self._own(caller.f_code.co_filename):
+        if caller is not None and self._own(file_of(caller)):
             place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
             if arg is self.clock[0] and caller is frame and (name := stored_attribute(frame)):
                 self._taken = Stamp(name, place), time.time()
                 return
             self.reasons.append(f"{place} takes {getattr(arg, '__qualname__', arg)}, which all sessions would share")
 
+    def _look_into(self, owner: Any) -> None:
+        """Have SQLite tell what it runs for a connection, or a cursor of one, that was not seen before."""
+        sqlite: Any = sys.modules["_sqlite3"]
+        connection = getattr(owner, "connection", owner)
+        if not isinstance(connection, sqlite.Connection) or id(connection) in self.databases:
+            return
+        self.databases.add(id(connection))
+        try:
+            look = sqlite.Connection.cursor(connection)
+            look.row_factory = None
+            files = [file for _, _, file in look.execute("PRAGMA database_list") if file]
+        except sqlite.Error:  # it is closed, or of another thread: what is asked of it fails too
+            return
+
+        def told(statement: str) -> None:
+            if not self.on:
+                return
+            if SQL_DRAWS.search(statement):
+                self.reasons.append("it has SQLite draw random numbers or the time, which all sessions would share")
+            first = statement.split(None, 1)[0].lower() if statement.strip() else ""
+            if files and first not in SQL_READS:
+                self.reasons.append(f"it writes {files[0]} before it is asked anything")
+
+        connection.set_trace_callback(told)
+
     def _own(self, path: str) -> bool:
-        path = os.path.abspath(path)
-        return path.startswith(self.home) and "site-packages" not in path[len(self.home) :]
+        known = self.owned.get(path)
+        if known is None:
+            full = os.path.abspath(path)
+            inside = full[len(self.home) :] if full.startswith(self.home) else full
+            known = not full.startswith(HERE) and not any(name in inside for name in INSTALLED)
+            known = known and (inside is not full or not full.startswith(STDLIB))
+            self.owned[path] = known
+        return known
 
     def _own_sources(self) -> Iterator[bytes]:
         for module in list(sys.modules.values()):
@@ -126,7 +190,8 @@ class Watch:
             kind = type(thing)
             if kind not in own:
                 module = sys.modules.get(kind.__module__)
-                own[kind] = self._own(getattr(module, "__file__", None) or "/")
+                path = getattr(module, "__file__", None)
+                own[kind] = bool(path) and self._own(str(path))
             held: Any = getattr(thing, "__dict__", None) if own[kind] else None
             for stamp, before, after in self.stamps:
                 value = held.get(stamp.name) if type(held) is dict else None
@@ -139,19 +204,30 @@ class Watch:
 
         Returns the places (attributes, name) where each fork has to put its own time.
         """
+        watched = sys.getprofile() is self.profile
         sys.setprofile(None)
+        threading.setprofile(None)
         self.on = False
+        if self.databases:
+            kind = sys.modules["_sqlite3"].Connection
+            for thing in gc.get_objects():
+                if issubclass(type(thing), kind) and id(thing) in self.databases:
+                    with contextlib.suppress(Exception):  # it is closed, or of another thread
+                        thing.set_trace_callback(None)
         reasons = list(dict.fromkeys(self.reasons))
+        if not watched:
+            reasons.append("it sets a profiler, so that nothing is known of what it draws")
         stamped = self._stamped(reasons)
         threads = [thread.name for thread in threading.enumerate() if thread not in self.threads]
         if threads:
             reasons.append(f"it starts threads: {', '.join(threads)}")
+        elif len(tasks()) > len(self.tasks) and len(tasks_that_stay()) > len(self.tasks):
+            reasons.append("it starts threads outside of Python's `threading`")
         mine = self.files.keys() | own_files
         files = [f"{fd} ({target})" for fd, target in open_files().items() if fd not in mine]
         if files:
             reasons.append(f"it holds open files or sockets: {', '.join(files)}")
-        if "numpy.random" in sys.modules and any(NUMPY_STATE.search(text) for text in self._own_sources()):
-            reasons.append("it may hold or fix a state of numpy's random numbers")
+        reasons += numpy_states()
         if (time.time, datetime.datetime, datetime.date) != self.clock:
             reasons.append("it replaces the clock")
         if reasons:
@@ -249,6 +325,67 @@ def _is_transport(node: ast.expr) -> bool:
     """Whether it is a call of the SDK's stdio transport, whose end is the end of the process here."""
     name = node.func if isinstance(node, ast.Call) else None
     return (name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", "")) == "stdio_server"
+
+
+def file_of(frame: FrameType) -> str:
+    """The file of the code, or of the module for which code was made up; "" where there is none."""
+    path = frame.f_code.co_filename
+    return str(frame.f_globals.get("__file__") or "") if path.startswith("<") else path
+
+
+def tasks() -> list[str]:
+    """The kernel's threads of this process."""
+    return os.listdir("/proc/self/task")
+
+
+def tasks_that_stay() -> list[str]:
+    """The threads left by a fork: linear algebra libraries end theirs before one, and start them again when needed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of forks with threads, from 3.12 on
+        child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+    for _ in range(100):  # a thread that was waited for goes a moment later
+        if len(tasks()) == 1:
+            break
+        time.sleep(0.001)
+    return tasks()
+
+
+def numpy_states() -> list[str]:
+    """What numpy holds of random numbers that a fork would go on with, but for its global state, which forks renew."""
+    numpy: Any = sys.modules.get("numpy.random")
+    if numpy is None:
+        return []
+    found = []
+    shared = numpy.mtrand._rand
+    kinds = (numpy.Generator, numpy.RandomState, numpy.BitGenerator)
+    known = {id(shared), id(shared._bit_generator)}
+    held = {
+        type(thing).__name__ for thing in gc.get_objects() if issubclass(type(thing), kinds) and id(thing) not in known
+    }
+    if held:
+        found.append(f"it holds random numbers of numpy ({', '.join(sorted(held))})")
+    fresh, now = numpy.RandomState().get_state(legacy=False), shared.get_state(legacy=False)
+    if (
+        now["bit_generator"] != "MT19937"
+        or any(now[k] != fresh[k] for k in ("has_gauss", "gauss"))
+        or (now["state"]["pos"] != fresh["state"]["pos"])
+    ):
+        found.append("it seeds numpy's random numbers, or draws of them")
+    return found
+
+
+def renew_sqlite() -> None:
+    """Let SQLite seed its random numbers anew, as it does when it opens its first file after a fork.
+
+    One state serves all databases of a process, those in memory too, and building a full-text index seeds it.
+    """
+    sqlite: Any = sys.modules["sqlite3"]
+    nothing = sqlite.connect("file:/dev/null?mode=ro", uri=True)
+    nothing.execute("PRAGMA schema_version")
+    nothing.close()
 
 
 def generators(watch: Watch) -> list[random.Random]:

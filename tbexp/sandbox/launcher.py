@@ -126,7 +126,7 @@ def serve_ready(command: dict[str, Any], control: Control) -> NoReturn:
         for old, new in zip(wakers, _socket.socketpair(), strict=True):
             new.setblocking(False)
             os.dup2(new.fileno(), old, inheritable=False)
-        reseed(generators, stamped)
+        reseed(generators, stamped, watch.sqlite)
 
     failure: list[BaseException] = []
 
@@ -221,7 +221,7 @@ def serve_import(command: dict[str, Any], control: Control) -> NoReturn:
     lean_stdio.remember_checked_schemas([])
 
     def start(message: dict[str, Any]) -> None:
-        reseed(generators, stamped)
+        reseed(generators, stamped, watch.sqlite)
         status = 0
         try:
             if block is not None and module is not None:
@@ -245,7 +245,7 @@ def serve_import(command: dict[str, Any], control: Control) -> NoReturn:
     raise AssertionError("a child came back")
 
 
-def reseed(generators: list[random.Random], stamped: list[tuple[dict[str, Any], str]]) -> None:
+def reseed(generators: list[random.Random], stamped: list[tuple[dict[str, Any], str]], sqlite: bool) -> None:
     """What a process of its own would have drawn; `random` itself is seeded by every fork."""
     for attributes, name in stamped:
         attributes[name] = time.time()
@@ -254,6 +254,8 @@ def reseed(generators: list[random.Random], stamped: list[tuple[dict[str, Any], 
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and "numpy.random" in sys.modules:
         numpy.random.seed()
+    if sqlite:
+        fitness.renew_sqlite()
 
 
 def serve_exec(command: dict[str, Any], control: Control) -> NoReturn:

@@ -52,15 +52,29 @@ UNFIT = {
     "time": "time",
     "stamp that is read": "time",
     "frozen clock": "replaces the clock",
+    "monotonic": "takes monotonic",
+    "counter": "takes perf_counter",
+    "clock_gettime": "takes clock_gettime",
+    "asctime": "takes asctime",
+    "getrandom": "takes getrandom",
+    "uuid1": "takes generate_time_safe",
+    "raw thread": "starts threads outside",
+    "drawn by sql": "SQLite draw",
+    "time by sql": "SQLite draw",
+    "written by sql": "it writes",
+    "numpy generator": "random numbers of numpy (Generator, PCG64)",
+    "numpy seed": "seeds numpy's random numbers",
+    "numpy draw": "seeds numpy's random numbers, or draws",
+    "profiler": "sets a profiler",
 }
 
 
 @pytest.mark.parametrize("what", UNFIT)
 def test_a_server_that_does_what_forks_would_share_gets_a_process_per_session_and_is_named(
-    server, config, caplog, what
+    server, config, caplog, tmp_path, what
 ):
     with caplog.at_level(logging.WARNING):
-        level, answers = open_once(config(), server("unfit", UNFIT=what), ["count"])
+        level, answers = open_once(config(), server("unfit", UNFIT=what, DATABASE=str(tmp_path / "sqlite")), ["count"])
     assert level == "exec"
     assert answers == [["1"], ["1"]]
     warnings = [record.getMessage() for record in caplog.records if "a process per session" in record.getMessage()]
@@ -68,8 +82,48 @@ def test_a_server_that_does_what_forks_would_share_gets_a_process_per_session_an
     assert UNFIT[what] in warnings[0]
 
 
-def test_a_server_of_the_same_shape_without_the_fault_is_forked(server, config):
-    assert open_once(config(), server("unfit", UNFIT=""), ["count"])[0] == "import"
+@pytest.mark.parametrize("what", ["", "numpy"])
+def test_a_server_of_the_same_shape_without_the_fault_is_forked(server, config, what):
+    assert open_once(config(), server("unfit", UNFIT=what), ["count"])[0] == "import"
+
+
+SHARED = {
+    "import numpy\nRNG = numpy.random.default_rng()": "numpy",
+    "import uuid\nRUN_ID = uuid.uuid4()": "shop_common.py:2 takes urandom",
+    "import time\nOPENED = time.time()": "shop_common.py:2 takes time",
+    "import time\nfrom dataclasses import dataclass, field\n@dataclass\nclass C:\n"
+    "    at: float = field(default_factory=time.time)\nOPENED = C()": "takes time",
+}
+
+
+@pytest.mark.parametrize("text", SHARED)
+def test_code_beside_the_servers_package_is_its_own_too(config, caplog, tmp_path, text):
+    (tmp_path / "shop_common.py").write_text(text)
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").write_text("import shop_common\n")
+    (tmp_path / "shop" / "server.py").write_text((FOLDER / "by_hand.py").read_text())
+    shop = Server("it", (sys.executable, "-m", "shop.server"), {"PYTHONPATH": str(tmp_path)}, str(tmp_path))
+    with caplog.at_level(logging.WARNING):
+        assert open_once(config(), shop, ["count"])[0] == "exec"
+    assert SHARED[text] in caplog.text
+
+
+def test_what_is_installed_may_draw_and_take_the_time_at_its_import(config, tmp_path):
+    site = tmp_path / "lib" / "site-packages"
+    site.mkdir(parents=True)
+    (site / "shop_common.py").write_text("import time, uuid\nOPENED = time.time()\nRUN_ID = uuid.uuid4()\n")
+    by_hand = (FOLDER / "by_hand.py").read_text()
+    (tmp_path / "shop.py").write_text(by_hand.replace("import json", "import json\nimport shop_common", 1))
+    path = os.pathsep.join((str(tmp_path), str(site)))
+    shop = Server("it", (sys.executable, "-m", "shop"), {"PYTHONPATH": path}, str(tmp_path))
+    assert open_once(config(), shop, ["count"])[0] == "import"
+
+
+def test_sqlite_draws_other_numbers_in_each_fork(server, config, tmp_path):
+    drawn = tmp_path / "drawn"
+    assert open_once(config(), server("unfit", UNFIT="full text", DRAWN=str(drawn)), ["count"])[0] == "import"
+    numbers = drawn.read_text().split()
+    assert len(numbers) == len(set(numbers)) > 1
 
 
 def test_a_time_that_no_code_reads_is_taken_anew_by_each_fork(server, config):
