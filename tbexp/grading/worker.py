@@ -6,8 +6,10 @@ Decided here: what separates a failed test from a broken one.
   (`sandbox.grade_numbers=pass`: passed, with that reward, as in ThinkingBox). Else: broken.
 - It raises AssertionError: failed.
 - Its own code raises another exception while it reads what the agent left (the innermost frame, standard library
-  aside, is in the test): failed. A missing name or module, an operating-system error, memory, recursion: broken.
-- Anything from elsewhere (fixtures, judge, import, syntax, time, memory, a process that dies): broken.
+  aside, is in the test): failed. A missing name or module, an operating-system error, memory, recursion: broken. So is
+  what the context, the judge or a module does not offer: no agent can leave that.
+- Anything from elsewhere (fixtures, judge, import, syntax, time, memory, a process that dies): broken. So is a test
+  whose metadata is no JSON.
 """
 
 # ruff: noqa: PTH100, PTH118, PTH120, PTH123
@@ -23,6 +25,7 @@ import io
 import json
 import mmap
 import os
+import re
 import resource
 import sys
 import sysconfig
@@ -187,10 +190,17 @@ class Channel:
         return data
 
     def send(self, message: Mapping[str, Any]) -> None:
-        data = json.dumps(message, default=str).encode()
-        view = memoryview(len(data).to_bytes(8, "big") + data)
+        self.write(encoded(message))
+
+    def write(self, data: bytes) -> None:
+        view = memoryview(data)
         while view:
             view = view[os.write(self.fd, view) :]
+
+
+def encoded(message: Mapping[str, Any]) -> bytes:
+    data = json.dumps(message, default=str).encode()
+    return len(data).to_bytes(8, "big") + data
 
 
 def grade(request: Mapping[str, Any], known: tuple[CodeType, str] | None, channel: Channel) -> dict[str, Any]:
@@ -225,8 +235,21 @@ def grade(request: Mapping[str, Any], known: tuple[CodeType, str] | None, channe
     except Broken as error:
         verdict["error"] = {"kind": error.kind, "message": error.message}
         verdict |= place(error.__cause__ or error, source)
+    except MemoryError:
+        raise
+    except BaseException as error:  # what it returns cannot be read, or what it is cannot be called
+        verdict["error"] = {"kind": "test_code", "message": describe(error)}
+    try:
+        metadata = {**x.metadata, "judge_motivation": judge.decisions or None}
+        json.dumps(metadata, default=str)
+    except MemoryError:
+        raise
+    except BaseException as error:
+        what = f"what the test left in x.metadata cannot be kept: {describe(error)}"
+        verdict["error"] = verdict["error"] or {"kind": "test_code", "message": what}
+        metadata = {}
     verdict["prints"] = prints.content()
-    verdict["metadata"] = {**x.metadata, "judge_motivation": judge.decisions or None}
+    verdict["metadata"] = metadata
     return verdict
 
 
@@ -344,7 +367,7 @@ def fails(error: BaseException) -> bool:
     """Whether the exception of a test means that the agent failed."""
     if isinstance(error, AssertionError):
         return True
-    if isinstance(error, BROKEN_TYPES) or not isinstance(error, Exception):
+    if isinstance(error, BROKEN_TYPES) or not isinstance(error, Exception) or misuses(error):
         return False
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.filename == TEST_FILE:
@@ -357,6 +380,20 @@ def fails(error: BaseException) -> bool:
     return False
 
 
+OURS = (context.TestContext, judging.Judge, judging.RubricsJudge, judging.Rubric)
+OUR_NAMES = "|".join(kind.__name__ for kind in (*OURS, LiveContext))
+MISUSE = re.compile(rf"({OUR_NAMES})\.\w+\(\) |'({OUR_NAMES})' object |type object '({OUR_NAMES})'")
+
+
+def misuses(error: Exception) -> bool:
+    """Whether it says that the context, the judge or a module is not what the test takes it for."""
+    if isinstance(error, AttributeError):
+        owner = error.obj
+        if isinstance(owner, (ModuleType, *OURS)):
+            return True
+    return isinstance(error, AttributeError | TypeError) and MISUSE.match(said(error)) is not None
+
+
 def kind_of(error: BaseException) -> str:
     if isinstance(error, judging.JudgeError):
         return "judge"
@@ -365,8 +402,16 @@ def kind_of(error: BaseException) -> str:
     return "test_code"
 
 
+def said(error: BaseException) -> str:
+    """The exception's text, which may be made by the test's own code."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
 def describe(error: BaseException) -> str:
-    text = str(error)[:2000]
+    text = said(error)[:2000]
     if isinstance(error, AssertionError):
         return text or "assertion failed"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -423,13 +468,12 @@ def main() -> NoReturn:
         if known is None and request["code"] is None:  # it was pushed out by others
             channel.send({"need": "code"})
             request["code"] = channel.receive()["code"]
+        message_of_memory = f"the test needs more than {hello['memory_mib']} MiB"
         try:
-            verdict = grade(request, known, channel)
+            answer = encoded({"verdict": grade(request, known, channel)})
         except MemoryError:
-            verdict = {
-                "error": {"kind": "grader_memory", "message": f"the test needs more than {hello['memory_mib']} MiB"}
-            }
-        channel.send({"verdict": verdict})
+            answer = encoded({"verdict": {"error": {"kind": "grader_memory", "message": message_of_memory}}})
+        channel.write(answer)
         os._exit(0)
 
     nothing = os.open(os.devnull, os.O_RDONLY)
