@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 SCRIPT = Path(__file__).with_name("worker.py")
 MAX_FRAME = 1 << 28
 GRADERS = 32  # gradings at once
+OVER_MEMORY = 1000  # what the warm process calls the end of a test with too much memory; no process ends so
 CODES = 2000  # tests that the warm process is taken to hold; it keeps a few more
 
 
@@ -171,6 +172,7 @@ class Grader:
             hello = {
                 "path": sys.path,
                 "memory_mib": self.config.grade_memory_mib,
+                "over_memory": OVER_MEMORY,
                 "seconds": self.config.grade_timeout_s,
             }
             launcher = Launcher("the grader", SCRIPT, [sys.executable], hello)
@@ -292,6 +294,8 @@ async def _died(child: Child, seconds: float) -> WorldError:
         async with asyncio.timeout(1.0):
             await asyncio.shield(child.ended)
     status = child.ended.result() if child.ended.done() else None
+    if status == OVER_MEMORY:
+        return WorldError("grader_memory", "the test and the processes that it started need more memory than they may")
     if status == -24:  # SIGXCPU
         return WorldError("grader_timeout", f"the test used more than {seconds:g} s of CPU")
     return WorldError("grader_crashed", f"the test's process ended without a verdict{child.describe_end()}")

@@ -480,6 +480,7 @@ def main() -> NoReturn:
     channel = Channel(os.dup(nothing))  # the number that a child's socket gets
     allowed = limits(hello["memory_mib"], hello["seconds"])
     born = nursery.Nursery(control, start, compile_ahead)
+    born.most = born.memory(os.getpid()) + hello["memory_mib"] * 1024 * 1024, hello["over_memory"]
     network = block_network()
     nursery.settle()
     processes = hide_processes()

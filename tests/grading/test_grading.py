@@ -142,6 +142,29 @@ def test_a_test_that_loops_for_ever_is_ended():
     assert verdict.system_error.kind == "grader_timeout"
 
 
+CHILDREN = """
+import os, time
+for _ in range(6):
+    if not os.fork():
+        {leave}
+        held = bytearray({mib} << 20)
+        held[::4096] = b"x" * len(held[::4096])
+        time.sleep(3600)
+time.sleep({seconds})
+"""
+
+
+@pytest.mark.parametrize("leave", ["pass", "os.fork() and os._exit(0)"])
+def test_the_memory_of_a_test_is_that_of_all_its_processes(leave):
+    verdict = grade(CHILDREN.format(leave=leave, mib=50, seconds=3600), grade_memory_mib=64)
+    assert verdict.system_error is not None and verdict.system_error.kind == "grader_memory"
+    assert "processes that it started" in verdict.message
+
+
+def test_a_test_may_start_processes_that_need_less():
+    assert grade(CHILDREN.format(leave="pass", mib=5, seconds=0.5), grade_memory_mib=64).passed
+
+
 def test_an_exception_from_elsewhere_is_not_the_agents():
     body = """
     import functools, tempfile, sys, types
