@@ -84,6 +84,7 @@ class Grader:
 
     def __init__(self, config: SandboxConfig):
         self.config = config
+        self.within_reach: list[str] = []  # of tests, since it cannot be kept from them here; known once one is graded
         self._launcher: Launcher | None = None
         self._starting = asyncio.Lock()
         self._places = asyncio.Semaphore(GRADERS)
@@ -181,12 +182,17 @@ class Grader:
                 answer = await launcher.start(env, None, self.config.start_timeout_s)
             except Unfit as error:
                 raise WorldError("grader_crashed", f"the grader does not start: {error}") from error
-            if answer.get("network"):
-                log.warning("tests can reach the network: it cannot be taken from them here (%s)", answer["network"])
-            if answer.get("processes"):
-                log.warning("tests can see other processes: it cannot be kept from them here (%s)", answer["processes"])
+            told = {"reach the network": answer.get("network"), "see other processes": answer.get("processes")}
+            self.within_reach = [f"tests can {what}: {why}" for what, why in told.items() if why]
+            for sentence in self.within_reach:
+                log.warning("%s; it cannot be kept from them here", sentence)
             self._launcher = launcher
             return launcher
+
+    async def what_is_within_reach(self) -> list[str]:
+        """What tests could do that they should not, one sentence each. Raises WorldError when no grader starts."""
+        await self._running()
+        return self.within_reach
 
     async def close(self) -> None:
         if self._ending:

@@ -6,6 +6,7 @@ process of its own, and only when it is installed.
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
 import importlib.util
 import json
@@ -25,7 +26,9 @@ from packaging.requirements import Requirement
 import tbexp
 from tbexp.config.folders import conf_folder
 from tbexp.config.here import FLASH_ATTENTION, FLASH_ATTENTION_FIX, needs_flash_attention
-from tbexp.config.schema import Config, Topology
+from tbexp.config.schema import Config, SandboxConfig, Topology
+from tbexp.errors import WorldError
+from tbexp.grading import open_grader
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -89,6 +92,7 @@ def doctor(config: Config) -> None:
         conflicts(found, installed_requirements),
         look_around(),
     )
+    print(f"checks: {asyncio.run(checks(config.sandbox))}")  # noqa: T201 - a long line stays one
 
 
 # -- packages
@@ -268,6 +272,16 @@ def topologies() -> dict[str, Topology]:
 
     files = sorted((conf_folder() / "topology").glob("*.yaml"))
     return {file.stem: Topology.model_validate(yaml.safe_load(file.read_text(encoding="utf-8"))) for file in files}
+
+
+async def checks(config: SandboxConfig) -> str:
+    """How well the tests of tasks are kept apart here: containers may forbid what it takes."""
+    try:
+        async with open_grader(config) as grader:
+            found = await grader.what_is_within_reach()
+    except WorldError as error:
+        return error.message
+    return "; ".join(found) or "without network and without a view of other processes"
 
 
 # -- what one sees

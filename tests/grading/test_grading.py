@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -462,6 +464,31 @@ def test_a_test_sees_no_other_process(caplog):
     with caplog.at_level(logging.WARNING):
         verdict = grade("import os\nprint(os.listdir('/proc'))")
     assert verdict.prints == "[]\n" or "tests can see other processes" in caplog.text
+
+
+FENCED = """
+import asyncio
+from tbexp.config.schema import SandboxConfig
+from tbexp.pipeline.doctor import checks
+print(asyncio.run(checks(SandboxConfig(name="x", kind="prefork"))))
+"""
+
+
+@pytest.mark.parametrize(
+    ("kinds", "says"),
+    [
+        ("", "without network and without a view of other processes"),
+        ("net mnt", "tests can reach the network: "),
+        ("mnt", "tests can see other processes: "),
+    ],
+)
+def test_what_a_container_does_not_let_us_take_from_tests_is_said(kinds, says):
+    forbid = "".join(f"echo 0 > /proc/sys/user/max_{kind}_namespaces; " for kind in kinds.split())
+    inside = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-ec"]
+    if subprocess.run([*inside, f"mount -t tmpfs x /mnt; {forbid}"], capture_output=True).returncode:
+        pytest.skip("no user namespace can be made here")
+    done = subprocess.run([*inside, f'{forbid}exec "$@"', "sh", sys.executable, "-c", FENCED], capture_output=True)
+    assert says in done.stdout.decode(), done
 
 
 def test_what_a_test_leaves_running_is_ended_with_it():
