@@ -31,7 +31,7 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 from openenv.core.env_server.http_server import create_fastapi_app
 from openenv.core.env_server.interfaces import Environment
-from openenv.core.env_server.types import Action, EnvironmentMetadata, Observation, State
+from openenv.core.env_server.types import Action, ConcurrencyConfig, EnvironmentMetadata, Observation, State
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
 
 import tbexp
@@ -46,6 +46,7 @@ from tbexp.serving.outside import Event, OutsideAttempt, Told
 from tbexp.tasks import Task, is_benchmark
 
 NAME = "tbexp"
+STEP_S = 900.0  # more than a step takes when the user's and the judge's endpoints fail and are tried again
 SPLITS = {"candidates": "train", "held_out": "test"}  # and the type that OpenEnv knows them by
 
 
@@ -178,6 +179,7 @@ class TaskEnvironment(Environment):  # type: ignore[misc]
         raise NotImplementedError("episodes are asynchronous")
 
     async def reset_async(self, seed: Any = None, episode_id: Any = None, **others: Any) -> TaskObservation:
+        self._not_closed()
         chosen = self._chosen({"seed": seed, "episode_id": episode_id, **others})
         if isinstance(chosen, str):
             if self._state.status == "active":
@@ -223,6 +225,7 @@ class TaskEnvironment(Environment):  # type: ignore[misc]
         return random.Random(asked.seed).choice(every) if every else "there are no tasks"
 
     async def step_async(self, action: TaskAction, timeout_s: float | None = None, **others: Any) -> TaskObservation:
+        self._not_closed()
         if self._last is not None:
             return self._last
         if self._attempt is None:
@@ -328,6 +331,11 @@ class TaskEnvironment(Environment):  # type: ignore[misc]
         if attempt is not None:
             await attempt.close()
 
+    def _not_closed(self) -> None:
+        """openenv frees the place of a session that was idle for too long, and leaves its connection open."""
+        if self._state.status == "closed":
+            raise RuntimeError("this session was idle for too long and has ended: connect again")
+
     def close(self) -> None:
         """Called by openenv from a thread of its own, or, of an environment made for one request, on the loop."""
         self._state.status = "closed"
@@ -408,7 +416,11 @@ def _failed(told: dict[str, str], kind: str, error: str | None = None) -> TaskOb
 
 
 def openenv_app(offer: Offer, *, sessions: int) -> FastAPI:
-    """The application. Called on the loop that serves it. sessions: episodes at once."""
+    """The application. Called on the loop that serves it. sessions: episodes at once.
+
+    A session in which nothing happens for `policy.limits.generation_seconds` and the time that a step may take is
+    ended, and its place is free; its attempt was over by then, since the agent's time was.
+    """
     loop = asyncio.get_running_loop()
 
     def tbexp_environment() -> TaskEnvironment:
@@ -418,7 +430,9 @@ def openenv_app(offer: Offer, *, sessions: int) -> FastAPI:
         tbexp_environment,
         TaskAction,
         TaskObservation,
-        max_concurrent_envs=sessions,
+        concurrency_config=ConcurrencyConfig(
+            max_concurrent_envs=sessions, session_timeout=offer.limits.generation_seconds + STEP_S
+        ),
         env_name=NAME,
         state_cls=TaskState,
         mode="simulation",

@@ -31,13 +31,21 @@ PATIENCE_S = 90.0
 UID = "swap.py:test_swap_site_smaller_3"
 
 
+AS_TBEXP = ("-m", "tbexp")
+WITHOUT_PATIENCE = (
+    "-c",
+    "import runpy, tbexp.serving.openenv_server as server; server.STEP_S = 0.0\n"
+    "runpy.run_module('tbexp', run_name='__main__', alter_sys=True)",
+)
+
+
 @contextmanager
-def served(folder: Path, *words: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def served(folder: Path, *words: str, how: tuple[str, ...] = AS_TBEXP) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """The environment server: its address and its process, which is ended afterwards."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = str(Path(tbexp.__file__).parent.parent)
     said = folder / "said"
-    command = [sys.executable, "-m", "tbexp", "stages=[serve]", "serve=openenv", "serve.port=0", *words]
+    command = [sys.executable, *how, "stages=[serve]", "serve=openenv", "serve.port=0", *words]
     with said.open("wb") as file:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=file, stderr=file)
     try:
@@ -206,6 +214,25 @@ def test_each_connection_has_an_episode_of_its_own_up_to_the_limit(url: str) -> 
             three.reset(test_uid=UID)
     with client(url) as free:  # places are given back
         assert not free.reset(test_uid=UID).done
+
+
+def test_a_connection_on_which_nothing_happens_loses_its_place(tmp_path: Path) -> None:
+    words = ("serve.sessions=1", "policy.limits.generation_seconds=1")
+    with served(tmp_path, *words, how=WITHOUT_PATIENCE) as (address, _), client(address) as idle:
+        assert not idle.reset(test_uid=UID).done
+        deadline, place = time.monotonic() + PATIENCE_S, None
+        while place is None:
+            assert time.monotonic() < deadline
+            try:
+                with client(address) as other:
+                    place = other.reset(test_uid=UID)
+            except Exception as error:
+                assert "capacity" in str(error).lower()
+                time.sleep(0.5)
+        assert place.observation["kind"] == "reset"
+        for ask in (lambda: idle.step({"type": "list_tools"}), lambda: idle.reset(test_uid=UID)):
+            with pytest.raises(RuntimeError, match="idle for too long"):
+                ask()
 
 
 def test_a_signal_ends_the_server_although_an_episode_is_under_way(tmp_path: Path) -> None:
