@@ -57,6 +57,8 @@ class OutsideAttempt:
         try:
             await asyncio.wait({coming, self._running}, return_when=asyncio.FIRST_COMPLETED)
             if not coming.done() and self._events.empty():
+                if self._running.cancelled():  # else whoever waits here would seem to be cancelled
+                    raise RuntimeError("the attempt was closed before it was over")
                 self._running.result()  # a defect of ours: raised here
             event = await coming
         finally:

@@ -32,9 +32,9 @@ UID = "swap.py:test_swap_site_smaller_3"
 
 
 AS_TBEXP = ("-m", "tbexp")
-WITHOUT_PATIENCE = (
+IMPATIENT = (
     "-c",
-    "import runpy, tbexp.serving.openenv_server as server; server.STEP_S = 0.0\n"
+    "import runpy, tbexp.serving.openenv_server as server; server.STEP_S = 5.0\n"
     "runpy.run_module('tbexp', run_name='__main__', alter_sys=True)",
 )
 
@@ -218,21 +218,23 @@ def test_each_connection_has_an_episode_of_its_own_up_to_the_limit(url: str) -> 
 
 def test_a_connection_on_which_nothing_happens_loses_its_place(tmp_path: Path) -> None:
     words = ("serve.sessions=1", "policy.limits.generation_seconds=1")
-    with served(tmp_path, *words, how=WITHOUT_PATIENCE) as (address, _), client(address) as idle:
-        assert not idle.reset(test_uid=UID).done
-        deadline, place = time.monotonic() + PATIENCE_S, None
-        while place is None:
-            assert time.monotonic() < deadline
-            try:
-                with client(address) as other:
-                    place = other.reset(test_uid=UID)
-            except Exception as error:
-                assert "capacity" in str(error).lower()
-                time.sleep(0.5)
-        assert place.observation["kind"] == "reset"
-        for ask in (lambda: idle.step({"type": "list_tools"}), lambda: idle.reset(test_uid=UID)):
-            with pytest.raises(RuntimeError, match="idle for too long"):
-                ask()
+    with served(tmp_path, *words, how=IMPATIENT) as (address, _):
+        httpx.post(f"{address}/reset", json={"test_uid": UID}, timeout=PATIENCE_S)  # backends start: it takes its time
+        with client(address) as idle:
+            assert not idle.reset(test_uid=UID).done
+            deadline, place = time.monotonic() + PATIENCE_S, None
+            while place is None:
+                assert time.monotonic() < deadline
+                try:
+                    with client(address) as other:
+                        place = other.reset(test_uid=UID)
+                except Exception as error:
+                    assert "capacity" in str(error).lower()
+                    time.sleep(2.0)
+            assert place.observation["kind"] == "reset"
+            for ask in (lambda: idle.step({"type": "list_tools"}), lambda: idle.reset(test_uid=UID)):
+                with pytest.raises(RuntimeError, match="idle for too long"):
+                    ask()
 
 
 def test_a_signal_ends_the_server_although_an_episode_is_under_way(tmp_path: Path) -> None:
