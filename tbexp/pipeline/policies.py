@@ -112,10 +112,13 @@ def _endpoint(config: Config, part: PolicyConfig, section: str, format: str | No
 
 
 def asked(config: Config, part: PolicyConfig, endpoint: Endpoint, section: str, format: str | None) -> ChatPolicy:
+    # vLLM without a parser refuses "auto", which it takes nothing said for; its template shows the tools all the same.
+    unread = part.serve == "vllm" and part.vllm.tool_call_parser is None
     return ChatPolicy(
         endpoint,
         part.sampling,
         format,
+        tool_choice="none" if unread else None,
         section=section,
         spending_cap_usd=part.spending_cap_usd,
         price=config.prices.models.get(endpoint.model or ""),

@@ -20,8 +20,8 @@ from tbexp.policy.policy import Completion
 
 
 class ChatPolicy:
-    """format: how the model writes calls, for servers without a tool parser; None: the server reads them. section: of
-    the config, that messages name.
+    """format: how the model writes calls, for servers without a tool parser; None: the server reads them. tool_choice:
+    what is said of it besides, if anything; section: of the config, that messages name.
     """
 
     def __init__(
@@ -30,6 +30,7 @@ class ChatPolicy:
         sampling: Sampling,
         format: str | None = None,
         *,
+        tool_choice: str | None = None,
         section: str = "policy",
         spending_cap_usd: float | None = None,
         price: ModelPrice | None = None,
@@ -37,7 +38,7 @@ class ChatPolicy:
         self.endpoint = ChatEndpoint(
             endpoint, role="policy", section=section, spending_cap_usd=spending_cap_usd, price=price
         )
-        self.sampling, self.format = sampling, format
+        self.sampling, self.format, self.tool_choice = sampling, format, tool_choice
         self.name = str(endpoint.model)
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec], *, seed: int) -> ChatSession:
@@ -74,6 +75,8 @@ class ChatSession:
             body["top_k"] = sampling.top_k
         if self._tools:
             body["tools"] = [chat_tool(tool) for tool in self._tools]
+            if self._policy.tool_choice is not None:
+                body["tool_choice"] = self._policy.tool_choice
         answer = await self._policy.endpoint.complete(body)
         choice = answer["choices"][0]
         message = choice["message"]

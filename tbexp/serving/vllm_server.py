@@ -27,6 +27,9 @@ SHOWN = 15  # last lines of the server's output that are told
 POLL_S = 0.2
 
 
+AUTO_TOOL_CHOICE = "enable-auto-tool-choice"
+
+
 def serve_command(settings: VllmServer, *, served_name: str | None, host: str | None = None) -> list[str]:
     """`vllm serve MODEL ...`. served_name: the name that the endpoint is asked for (policy.endpoint.model)."""
     words = [*settings.command, "serve", settings.model or "MODEL"]
@@ -48,7 +51,10 @@ def serve_command(settings: VllmServer, *, served_name: str | None, host: str | 
         value = getattr(settings, name)
         if value is not None:
             words += [f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
-    return words + [f"--{flag}" for flag in settings.flags]
+    # vLLM refuses this flag without a parser, and without this flag leaves the parser unused.
+    flags = [flag for flag in settings.flags if flag != AUTO_TOOL_CHOICE]
+    flags += [AUTO_TOOL_CHOICE] if settings.tool_call_parser is not None else []
+    return words + [f"--{flag}" for flag in flags]
 
 
 class RunningServer:

@@ -31,6 +31,12 @@ sys.stdout.write(f"weights {args.weights}; further options: {' '.join(rest)}\n")
 sys.stdout.write(f"environment: {' '.join(sorted(os.environ))}\n")
 sys.stdout.flush()
 
+parses = [
+    any(word.startswith(f"--{name}") for word in rest) for name in ("enable-auto-tool-choice", "tool-call-parser")
+]
+if parses == [True, False]:
+    sys.exit("TypeError: Error: --enable-auto-tool-choice requires --tool-call-parser\n")
+
 engine = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
 sys.stdout.write(f"engine {engine.pid}\n")
 sys.stdout.flush()
@@ -51,6 +57,11 @@ class Handler(BaseHTTPRequestHandler):
             sys.stdout.write("CUDA error: an illegal memory access was encountered\n")
             sys.stdout.flush()
             os._exit(7)
+        asked = json.loads(body)
+        if asked.get("tools") and asked.get("tool_choice", "auto") != "none" and not all(parses):
+            told = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+            self.reply(400, {"error": {"message": told, "type": "BadRequestError", "code": 400}})
+            return
         if os.environ.get("GARDENER"):
             request = urllib.request.Request(os.environ["GARDENER"] + self.path.removeprefix("/v1"), body)
             self.reply(200, json.load(urllib.request.urlopen(request)))

@@ -52,18 +52,19 @@ def engine_is_gone(place: Any) -> bool:
     return "engine" in log_of(place)
 
 
+@pytest.mark.parametrize("parser", [(), ("policy.vllm.tool_call_parser=qwen3_xml",)])
 def test_the_attempts_are_those_of_an_endpoint_and_the_server_is_gone_after_them(
-    new_place: Callable[[], Any], unbroken: Any
+    parser: tuple[str, ...], new_place: Callable[[], Any], unbroken: Any
 ) -> None:
     place = new_place()
-    done = place.run(*served(place, "slow"))
+    done = place.run(*served(place, "slow"), *parser)
     assert done.returncode == 0, done.stderr
     assert place.counts() == unbroken[0].counts()
     assert "vLLM is ready after" in done.stderr + done.stdout
     assert log_of(place).count("weights weights") == 1 and "--served-model-name m" not in done.stderr
     assert "GARDEN_KEY" not in log_of(place) and "GARDENER" in log_of(place)
     assert engine_is_gone(place)
-    again = place.run(*served(place, "crash"))  # nothing is left to be asked, so nothing is started
+    again = place.run(*served(place, "crash"), *parser)  # nothing is left to be asked, so nothing is started
     assert again.returncode == 0 and log_of(place).count("weights weights") == 1
 
 
