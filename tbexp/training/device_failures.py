@@ -1,4 +1,4 @@
-"""Failures of verl whose reason is the device, told from its log: no defect, and what to do about them is known."""
+"""Failures of verl whose reason is the device or the machine, told from its log: no defect, and what to do is known."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ REASONS = (
     ("CUDA error", "the GPU or its driver failed"),
     ("NCCL error", "the connection between GPUs failed: stages=[doctor] tells what NCCL there is"),
     ("No space left on device", "the disk is full"),
+    ("node timed out during startup", "Ray did not come up within its 30 s, as on a machine that has too much to do"),
 )
 
 
 def reason(log: str) -> str | None:
-    """What is known of why, from what verl wrote in this start; None if it names no device."""
+    """What is known of why, from what verl wrote in this start; None if nothing is."""
     return next((told for sign, told in REASONS if sign in log), None)
