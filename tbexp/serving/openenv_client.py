@@ -7,6 +7,7 @@ end is taken as it is. The client is the one of the package openenv.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,8 @@ from tbexp.interpret.messages import Message, ToolCall, ToolSpec
 from tbexp.policy import Completion, OutOfContext, OwnTime, Policy, Usage
 
 KIND = "environment"  # of system errors
+FULL = "CAPACITY_REACHED"  # OpenEnv's word for it
+WAIT_S = 0.5
 
 
 async def attempt_at(
@@ -40,18 +43,14 @@ async def attempt_at(
 class _Run:
     def __init__(self, uid: str, attempt: int, seed: int, policy: Policy, limits: Limits):
         self.uid, self.attempt, self.seed, self.policy = uid, attempt, seed, policy
+        self.limits = limits
         self.own_time = OwnTime(limits.generation_seconds)
         self.usage, self.turns, self.calls, self.agent_s = Usage(), 0, 0, 0.0
 
     async def play(self, url: str, timeout_s: float) -> dict[str, Any]:
         """The last observation, with its reward."""
-        from openenv.core.generic_client import GenericEnvClient
-
-        client: Any = GenericEnvClient(base_url=url, message_timeout_s=timeout_s)
+        client, result = await self._begun(url, timeout_s)
         try:
-            with _worlds_fault(url):
-                await client.connect()
-                result = await client.reset(test_uid=self.uid, attempt=self.attempt, seed=self.seed)
             if result.done:
                 return _last(result)
             session = None
@@ -76,6 +75,29 @@ class _Run:
         finally:
             with suppress(Exception):
                 await client.close()
+
+    async def _begun(self, url: str, timeout_s: float) -> tuple[Any, Any]:
+        """A connection, and what the reset on it gives. A server whose places are all taken is waited for, since each
+        attempt there ends within its own limit.
+        """
+        from openenv.core.generic_client import GenericEnvClient
+
+        deadline = time.monotonic() + self.limits.generation_seconds + timeout_s
+        while True:
+            client: Any = GenericEnvClient(base_url=url, message_timeout_s=timeout_s)
+            try:
+                with _worlds_fault(url):
+                    await client.connect()
+                    return client, await client.reset(test_uid=self.uid, attempt=self.attempt, seed=self.seed)
+            except BaseException as error:
+                with suppress(Exception):
+                    await client.close()
+                if not isinstance(error, WorldError) or FULL not in error.message:
+                    raise
+                if time.monotonic() > deadline:
+                    told = f"{error.message}; set policy.concurrency at most to the server's serve.sessions"
+                    raise WorldError(KIND, told) from None
+            await asyncio.sleep(WAIT_S)
 
     async def _act(self, session: Any, new: Sequence[Message]) -> tuple[dict[str, Any], tuple[ToolCall, ...]]:
         """The policy's next action, and the calls in it."""
