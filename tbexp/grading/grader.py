@@ -234,6 +234,13 @@ class _Talk:
         return message
 
     async def verdict(self, child: Child) -> Verdict:
+        try:
+            return await self._verdict(child)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:  # a test may have changed what speaks here
+            said = f"what the test's process says cannot be understood ({type(error).__name__}: {error})"
+            raise WorldError("grader_crashed", said) from error
+
+    async def _verdict(self, child: Child) -> Verdict:
         broken: WorldError | None = None  # the first failure of judge or server
         while True:
             start = time.monotonic()

@@ -87,6 +87,12 @@ OUTCOMES: dict[str, tuple[str, tuple[bool | None, float, str | None, int | None,
     "recurses for ever": ("def f(): f()\nf()", (None, 0.0, "test_code", 2, "RecursionError")),
     "exits": ("raise SystemExit(0)", (None, 0.0, "test_code", 2, "SystemExit")),
     "exits at once": ("import os\nos._exit(0)", (None, 0.0, "grader_crashed", None, "exit status 0")),
+    "replaces json": ("import json\njson.dumps = lambda *a, **k: '{}'\nassert False", (False, 0.0, None, 4, "")),
+    "speaks for itself": (
+        "import os, struct\nfor fd in range(3, 64):\n    try:\n        os.write(fd, (2).to_bytes(8, 'big') + b'[]')\n"
+        "    except OSError:\n        pass",
+        (None, 0.0, "grader_crashed", None, "cannot be understood"),
+    ),
     "is killed": ("import os\nos.kill(os.getpid(), 11)", (None, 0.0, "grader_crashed", None, "SIGSEGV")),
     "uses the network": ("import socket\nsocket.create_connection(('127.0.0.1', 9))",
                          (None, 0.0, "test_code", 3, "Error")),
