@@ -1,17 +1,20 @@
 """The whole experiment on a small scale, with verl: from start to end, again, and killed in each stage.
 
-`TBEXP_KILLS=20 pytest tests/integration/test_experiment.py` kills at that many seeded moments; the suite at a few.
+`TBEXP_KILLS=all pytest tests/integration/test_experiment.py -k killed` kills at 20 seeded moments; the suite at a few.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
-import re
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +29,73 @@ from tbexp.attempts import AttemptStore, digest
 pytestmark = [pytest.mark.train, pytest.mark.end_to_end, pytest.mark.timeout(3600)]
 
 SEED = 11
-KILLS = int(os.environ.get("TBEXP_KILLS", "3"))
-# What stderr says when a stage begins, and the seconds within which it is killed.
-STAGES = [
-    ("train: 2 updates", 60.0),
-    ("probe: 48 attempts", 6.0),
-    ("build base policy: steps", 20.0),
-    ("evaluate base: 12 attempts", 4.0),
-    ("evaluate trained: 12 attempts", 4.0),
-]
+ALL_KILLS = os.environ.get("TBEXP_KILLS") == "all"
+PROGRAM = str(Path(__file__).parent / "data" / "killed_while_writing.py")
+
+
+@dataclass(frozen=True)
+class Writing:
+    """A write of this process, to a file that fits the pattern, in the middle of which it is killed; `first` to `last`
+    writes of such files are made before that one.
+    """
+
+    name: str
+    pattern: str
+    first: int
+    last: int
+    few: bool = False  # whether it is one of those that the suite does
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Something that is seen in the folder of the training or said; it is killed then, or within so many seconds."""
+
+    name: str
+    sign: Callable[[Path, str], object]
+    seconds: float = 0.0
+    few: bool = False
+
+
+def whole(step: int) -> Callable[[Path, str], object]:
+    return lambda folder, said: (folder / "checkpoints" / f"global_step_{step}" / "manifest.json").exists()
+
+
+def begun(step: int) -> Callable[[Path, str], object]:
+    """verl has begun to write this checkpoint, and not ended."""
+    return lambda folder, said: (
+        (folder / "checkpoints" / f"global_step_{step}").exists() and not whole(step)(folder, "")
+    )
+
+
+def drawing(folder: Path, said: str) -> bool:
+    """A report is being drawn."""
+    fresh = folder.parent.glob("outputs/smoke/*/report.new/figures/*")
+    return "evaluate trained: done" in said and any(fresh)
+
+
+# In the order in which they come: each is inside a stage that the ones before have left unfinished.
+MOMENTS = (
+    Seen("building the base policy", lambda folder, said: "build base policy: steps" in said, 4.0),
+    Writing("probe: a row", "*/probe/*.jsonl", 1, 20, few=True),
+    Writing("probe: a row", "*/probe/*.jsonl", 1, 20),
+    Writing("probe: a row", "*/probe/*.jsonl", 1, 20),
+    Writing("select: a file", "*/select/*", 1, 1),
+    Writing("select: a file", "*/select/*", 2, 4, few=True),
+    Seen("training: verl starts", lambda folder, said: (folder / "verl" / "plan.json").exists(), 8.0),
+    Seen("training: first validation", lambda folder, said: list(folder.glob("verl/rows-*")), 6.0),
+    Seen("training: the first checkpoint", begun(1), few=True),
+    Seen("training: between two updates", whole(1), 0.5),
+    Seen("training: the second checkpoint", begun(2)),
+    Seen("training: the export", lambda folder, said: list(folder.glob("chosen-step-*.new"))),
+    Writing("training: its result", "*/train/*/result*", 1, 2),
+    Writing("evaluate base: a row", "*/evaluate/*.jsonl", 1, 6),  # of 12 attempts, each with two writes
+    Writing("evaluate base: a row", "*/evaluate/*.jsonl", 1, 6),
+    Writing("evaluate trained: a row", "*/evaluate/*.jsonl", 26, 36, few=True),  # the base policy's come first
+    Writing("evaluate trained: a row", "*/evaluate/*.jsonl", 1, 2),
+    Writing("evaluate: the figures", "*/evaluate/summary.json", 1, 1),
+    Seen("report: its first figure", drawing),
+    Seen("report: its figures", drawing, 0.2, few=True),
+)
 
 
 class Experiment:
@@ -45,17 +106,43 @@ class Experiment:
         folder.mkdir(parents=True)
         self.runs = 0
 
-    def start(self) -> tuple[subprocess.Popen[bytes], Path]:
+    def start(self, *program: str) -> tuple[subprocess.Popen[bytes], Path]:
         self.runs += 1
         said = self.folder / f"stderr-{self.runs}"
         with said.open("wb") as stderr:
-            command = [sys.executable, "-m", "tbexp", "experiment=smoke"]
+            command = [sys.executable, *(program or ("-m", "tbexp")), "experiment=smoke"]
             return subprocess.Popen(command, cwd=self.folder, stderr=stderr, stdout=stderr), said
 
     def finish(self) -> str:
         process, said = self.start()
         assert process.wait(timeout=1800) == 0, said.read_text()[-3000:]
         return said.read_text()
+
+    def killed(self, moment: Writing | Seen, chance: random.Random) -> None:
+        """Starts it and kills it at the moment, which has to come."""
+        if isinstance(moment, Writing):
+            number, share = chance.randint(moment.first, moment.last), chance.uniform(0.05, 0.95)
+            process, said = self.start(PROGRAM, moment.pattern, str(number), f"{share:.3f}")
+            process.wait(timeout=1800)
+        else:
+            process, said = self.start()
+            wait, now = chance.uniform(0, moment.seconds), time.time()
+            while process.poll() is None and not self.seen(moment, said, now):
+                time.sleep(0.002)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=wait)
+            process.kill()
+            process.wait()
+        assert process.returncode == -signal.SIGKILL, f"{moment.name}: {said.read_text()[-3000:]}"
+        assert not left_over(self.folder), moment.name
+
+    def seen(self, moment: Seen, said: Path, since: float) -> bool:
+        """In what this start has made."""
+        for folder in (self.folder / "outputs" / "stages" / "train").glob("*"):
+            plan = folder / "verl" / "plan.json"
+            if plan.exists() and plan.stat().st_mtime >= since and moment.sign(folder, ""):
+                return True
+        return bool(moment.sign(self.folder / "nowhere", said.read_text()))
 
     @property
     def run(self) -> Path:
@@ -152,33 +239,15 @@ def test_killed_in_each_stage_it_goes_on_to_the_same_counts_pool_and_steps(
 ) -> None:
     chance = random.Random(SEED)
     experiment = Experiment(tmp_path / "killed")
-    for number in range(KILLS):
-        stage, seconds = STAGES[number % len(STAGES)]
-        process, said = experiment.start()
-        moment = chance.uniform(0, seconds)
-        if wait_for(process, said, stage):
-            try:
-                process.wait(timeout=moment)
-            except subprocess.TimeoutExpired:
-                process.kill()
-        process.wait()
-        assert process.returncode in (-9, 0), said.read_text()[-3000:]
-        assert not left_over(experiment.folder), f"kill {number} in {stage}"
+    for moment in MOMENTS:
+        if ALL_KILLS or moment.few:
+            experiment.killed(moment, chance)
     experiment.finish()
     assert experiment.pools() == unbroken.pools()
     assert digest(experiment.rows("probe")) == digest(unbroken.rows("probe"))
     assert digest(experiment.rows("evaluate/base")) == digest(unbroken.rows("evaluate/base"))
     assert experiment.steps() == unbroken.steps()
     assert len(experiment.rows("evaluate/trained")) == len(unbroken.rows("evaluate/trained"))
-
-
-def wait_for(process: subprocess.Popen[bytes], said: Path, stage: str) -> bool:
-    """Until stderr says that the stage begins; False if it never does, since it is finished."""
-    while process.poll() is None:
-        if re.search(rf"^{re.escape(stage)}", said.read_text(), re.MULTILINE):
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def left_over(folder: Path) -> list[str]:

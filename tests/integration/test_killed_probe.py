@@ -79,7 +79,7 @@ def test_killed_at_seeded_moments_the_probe_ends_as_if_unbroken(unbroken: Any, n
     for half in (0, 1):  # while a trajectory is being written, and a row
         write = 2 * rng.randint(1, 6) - 1 + half
         place_in_line = rng.uniform(0.05, 0.95)
-        torn = place.run(*SETTINGS, program=(PROGRAM, str(write), f"{place_in_line:.3f}"))
+        torn = place.run(*SETTINGS, program=(PROGRAM, "*/probe/*.jsonl", str(write), f"{place_in_line:.3f}"))
         assert torn.returncode == -signal.SIGKILL
         name = ("trajectories.jsonl", "attempts.jsonl")[half]
         (file,) = place.folder.glob(f"stages/probe/*/{name}")
