@@ -69,7 +69,7 @@ def begun(step: int) -> Callable[[Path, str], object]:
 
 def drawing(folder: Path, said: str) -> bool:
     """A report is being drawn."""
-    fresh = folder.parent.glob("outputs/smoke/*/report.new/figures/*")
+    fresh = folder.parent.glob("outputs/smoke/*/.report.new/figures/*")
     return "evaluate trained: done" in said and any(fresh)
 
 
