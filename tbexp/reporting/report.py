@@ -22,7 +22,7 @@ from tbexp.reporting.page import Section, picture, render
 from tbexp.reporting.partial import covered, covered_share, is_partial
 from tbexp.reporting.run_data import Json, RunData, _at, read_run
 from tbexp.reporting.table_csv import write_csv
-from tbexp.reporting.task_pages import files_of_pages, write_task_pages
+from tbexp.reporting.task_pages import made_of, write_task_pages
 
 MADE_OF = "made_of.sha256"
 
@@ -72,16 +72,14 @@ def write_report(run_dir: Path) -> Path:
 
 def digest(run: RunData) -> str:
     """Hash of all that a report shows but the stages' seconds, which grow whenever a finished run is started again, and
-    of what is in the manifest whether the run has ended since or not. Of the files that task pages are made of, which
-    may be of gigabytes, size and time.
+    of what is in the manifest whether the run has ended since or not.
     """
 
     def plain(value: Any) -> Any:
         return {f.name: getattr(value, f.name) for f in fields(value)} if is_dataclass(value) else str(value)
 
     manifest = {key: value for key, value in run.manifest.items() if key not in ("stages", "finished")}
-    files = {str(file): (known.st_size, known.st_mtime_ns) for file, known in files_of_pages(run)}
-    shown = json.dumps(plain(run) | {"manifest": manifest, "pages": files}, sort_keys=True, default=plain)
+    shown = json.dumps(plain(run) | {"manifest": manifest, "pages": made_of(run)}, sort_keys=True, default=plain)
     return hashlib.sha256(shown.encode()).hexdigest()
 
 

@@ -99,9 +99,8 @@ def read_run(folder: Path) -> RunData:
     config_text, config = _yaml(folder / "config.yaml", faults)
     train = folder / "train"
     tasks = list(_lines(folder / "select" / "tasks.jsonl", faults))
-    probed, evaluated = _at(config, "probe", "attempts"), _at(config, "evaluation", "attempts")
-    if _at(config, "probe", "kind") == "adaptive" and tasks:
-        probed = {str(row.get("uid")): row.get("clean", 0) + row.get("system_errors", 0) for row in tasks}
+    most = attempts_about(config, tasks)
+    evaluated = most["evaluate"]
     policies = _policies(folder / "evaluate", faults, evaluated) | _foreign(config, faults, evaluated)
     order = ["base", "trained"]
     return RunData(
@@ -115,10 +114,8 @@ def read_run(folder: Path) -> RunData:
         steps=_steps(train, faults, _at(config, "training", "steps")),
         chosen_step=_chosen_step(train, faults),
         summary=_json(folder / "evaluate" / "summary.json", faults),
-        reference=_attempts(
-            _attempt_rows(folder / "reference", faults), _at(config, "selection", "reference", "attempts")
-        ),
-        probe=_attempts(_attempt_rows(folder / "probe", faults), probed),
+        reference=_attempts(_attempt_rows(folder / "reference", faults), most["reference"]),
+        probe=_attempts(_attempt_rows(folder / "probe", faults), most["probe"]),
         policies={
             name: policies[name]
             for name in sorted(policies, key=lambda n: (n not in order, order.index(n) if n in order else 0, n))
@@ -126,6 +123,23 @@ def read_run(folder: Path) -> RunData:
         faults=faults,
         changed=_texts(folder / "changed_since.json", faults),
     )
+
+
+def attempts_about(config: Json, tasks: list[Json]) -> dict[str, Any]:
+    """Attempts per task that a run is about, by stage: one number, or one for each task; None: not known. A store may
+    hold more, of other runs.
+    """
+    probed = _at(config, "probe", "attempts")
+    if _at(config, "probe", "kind") == "adaptive" and tasks:
+        probed = {str(row.get("uid")): row.get("clean", 0) + row.get("system_errors", 0) for row in tasks}
+    evaluated = _at(config, "evaluation", "attempts")
+    return {"reference": _at(config, "selection", "reference", "attempts"), "probe": probed, "evaluate": evaluated}
+
+
+def beyond(number: int, uid: str, most: Any) -> bool:
+    """Whether an attempt is none that the run is about."""
+    limit = most.get(uid, 0) if isinstance(most, Mapping) else most
+    return isinstance(limit, int) and number >= limit
 
 
 def _policies(folder: Path, faults: list[str], most: Any) -> dict[str, Attempts]:
@@ -167,7 +181,7 @@ def _attempt_rows(folder: Path, faults: list[str]) -> Iterator[Json]:
 def _attempts(rows: Iterator[Json] | list[Json], most: Any) -> Attempts | None:
     """For each attempt the first row with a verdict counts, as in the attempt store; else the system error.
 
-    most: attempts per task that this run is about, one number or one for each task; a shared store may hold more.
+    most: as `attempts_about` has it.
     """
     outcomes: dict[str, dict[int, bool | None]] = {}
     finish: Counter[str] = Counter()
@@ -179,8 +193,7 @@ def _attempts(rows: Iterator[Json] | list[Json], most: Any) -> Attempts | None:
         uid, attempt = row.get("uid"), row.get("attempt")
         if not isinstance(uid, str) or not isinstance(attempt, int):
             continue
-        limit = most.get(uid, 0) if isinstance(most, Mapping) else most
-        if isinstance(limit, int) and attempt >= limit:
+        if beyond(attempt, uid, most):
             continue
         seconds += float(row.get("seconds") or 0.0)
         tokens += int(row.get("completion_tokens") or 0)

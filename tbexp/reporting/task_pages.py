@@ -7,7 +7,6 @@ first; of the others the page says where they stand. All text of models, users a
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from tbexp.errors import counted as counted_of
 from tbexp.reporting.clusters import Cluster, Done, against, clusters, done
 from tbexp.reporting.figures import band_label
 from tbexp.reporting.page import visible
-from tbexp.reporting.run_data import Json, RunData, _at, _attempt_rows, _lines
+from tbexp.reporting.run_data import Json, RunData, _at, _attempt_rows, _lines, attempts_about, beyond
 
 BUDGET = 1_000_000  # characters of conversations on a page
 LONGEST = 8_000  # characters of one message that are shown
@@ -132,33 +131,48 @@ def places_of(run: RunData) -> list[tuple[str, Path]]:
     return places + [(path.name, path) for path in found]
 
 
-def files_of_pages(run: RunData) -> list[tuple[Path, os.stat_result]]:
-    """What pages are made of besides what `read_run` reads: attempts with their trajectories, and training's groups."""
-    files = [run.folder / GROUPS]
-    for _, folder in places_of(run):
-        files += [file for pattern in ("attempts*.jsonl", "trajectories*.jsonl") for file in folder.glob(pattern)]
-    known = [(file.relative_to(run.folder), file.stat()) for file in sorted(files) if file.is_file()]
-    return known + [(file, file.stat()) for file in map(Path, rows_elsewhere(run)) if file.is_file()]
+def made_of(run: RunData) -> list[Any]:
+    """What pages are made of besides what `read_run` reads: the run's own attempts, whether what happened in them is
+    there, and training's groups. A store that other runs add attempts to stays the same in this.
+    """
+    made: list[Any] = []
+    for store in read_stores(run):
+        sizes = {file.name: file.stat().st_size for file in store.folder.glob("trajectories*.jsonl")}
+        for uid, rows in sorted(store.rows.items()):
+            made += [(store.name, uid, n, _trace(row), _is_there(row, sizes)) for n, row in sorted(rows.items())]
+    files = [run.folder / GROUPS, *map(Path, rows_elsewhere(run))]
+    return made + [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()]
+
+
+def _trace(row: Json) -> tuple[Any, ...]:
+    return row.get("passed"), row.get("tries"), row.get("trajectory")
+
+
+def _is_there(row: Json, sizes: Mapping[str, int]) -> bool:
+    name, _, place = str(row.get("trajectory") or "").rpartition("@")
+    start, _, length = place.partition("+")
+    return name in sizes and start.isdigit() and length.isdigit() and int(start) + int(length) <= sizes[name]
 
 
 def read_stores(run: RunData) -> list[Store]:
     """The reference's attempts, the probe's, and those of each evaluated policy, base before trained."""
-    limit = _at(run.config, "evaluation", "attempts")
+    about = attempts_about(run.config, run.tasks)
     stores = []
     for name, folder in places_of(run):
+        most = about.get(name, about["evaluate"])
         rows: dict[str, dict[int, Json]] = {}
         for row in _attempt_rows(folder, []):
             uid, number = row.get("uid"), row.get("attempt")
             if not isinstance(uid, str) or not isinstance(number, int):
                 continue
-            if name not in ("reference", "probe") and isinstance(limit, int) and number >= limit:
+            if beyond(number, uid, most):
                 continue
             before = rows.setdefault(uid, {}).get(number)
             if before is None or before.get("system_error") is not None:
                 rows[uid][number] = row
         if rows:
             stores.append(Store(name, folder, rows))
-    return [*stores, *foreign_store(run, limit)]
+    return [*stores, *foreign_store(run, about["evaluate"])]
 
 
 def foreign_store(run: RunData, limit: Any) -> list[Store]:

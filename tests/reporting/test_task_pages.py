@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,25 @@ def test_a_report_is_made_again_when_what_its_pages_are_made_of_is_gone_or_resto
     assert page_of(run) == pages and is_current(run)
     (run / "report/report.html").unlink()
     assert not is_current(run)
+
+
+@pytest.mark.parametrize("place", ["evaluate/base", "probe"])
+def test_attempts_that_another_run_adds_to_a_shared_store_are_none_of_this_report(run: Path, place: str) -> None:
+    folder = run / place
+    (run / "config.yaml").write_text("evaluation: {attempts: 20}\nprobe: {attempts: 20}\n")
+    if not folder.exists():
+        shutil.copytree(run / "evaluate/base", folder)
+    write_report(run)
+    pages = page_of(run)
+    rows = [json.loads(line) for line in (folder / "attempts.jsonl").read_text().splitlines()]
+    more = [{**row, "attempt": row["attempt"] + len(rows)} for row in rows]
+    with (folder / "attempts.jsonl").open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in more)
+    with (folder / "trajectories.jsonl").open("a") as file:
+        file.write("{}\n")
+    assert is_current(run)
+    write_report(run)
+    assert page_of(run) == pages
 
 
 def page_of(run: Path) -> str:
