@@ -286,6 +286,7 @@ def main() -> NoReturn:
     if received is None:
         os._exit(0)
     nursery.look_at_nobody()
+    end = nursery.guard()
     command = received[0]
     try:
         LEVELS[command["level"]](command, control)
@@ -293,7 +294,7 @@ def main() -> NoReturn:
         control.send({"unfit": str(error)})
     except BaseException as error:
         control.send({"unfit": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()[-4000:]})
-    os._exit(0)
+    end()
 
 
 if __name__ == "__main__":

@@ -274,42 +274,67 @@ class Nursery:
             return 0
 
     def _below(self, pid: int) -> set[int]:
-        """Every process that it or one of its threads started, and so on, but for those whose parent has ended."""
-        found: set[int] = set()
-        fresh = {pid}
-        while fresh:
-            fresh = {child for parent in fresh for child in self._children_of(parent)} - found
-            found |= fresh
-        return found
+        return below(pid, self.processes)
 
     def _children_of(self, pid: int) -> set[int]:
-        found: set[int] = set()
-        with contextlib.suppress(OSError):  # it has ended, or the kernel does not tell
-            folder = os.open(f"{pid}/task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.processes)
-            try:
-                for thread in os.listdir(folder):  # noqa: PTH208 - by its number: graders have no /proc
-                    fd = os.open(f"{thread}/children", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
-                    with os.fdopen(fd, encoding="ascii") as file:
-                        found |= {int(child) for child in file.read().split()}
-            finally:
-                os.close(folder)
-        return found
-
-    def _descendants(self) -> set[int]:
-        """Every process below this one."""
-        return self._below(self.pid)
+        return children_of(pid, self.processes)
 
     def _leave(self) -> NoReturn:
         for pid in self.children:
             kill_group(pid)
-        while strays := self._descendants():
-            for pid in strays:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
-        os._exit(0)
+        end_with_all(self.processes)
+
+
+def below(pid: int, processes: int) -> set[int]:
+    """Every process that it or one of its threads started, and so on, but for those whose parent has ended.
+
+    processes: /proc, open.
+    """
+    found: set[int] = set()
+    fresh = {pid}
+    while fresh:
+        fresh = {child for parent in fresh for child in children_of(parent, processes)} - found
+        found |= fresh
+    return found
+
+
+def children_of(pid: int, processes: int) -> set[int]:
+    found: set[int] = set()
+    with contextlib.suppress(OSError):  # it has ended, or the kernel does not tell
+        folder = os.open(f"{pid}/task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=processes)
+        try:
+            for thread in os.listdir(folder):  # noqa: PTH208 - by its number: graders have no /proc
+                fd = os.open(f"{thread}/children", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+                with os.fdopen(fd, encoding="ascii") as file:
+                    found |= {int(child) for child in file.read().split()}
+        finally:
+            os.close(folder)
+    return found
+
+
+def end_with_all(processes: int) -> NoReturn:
+    """This process, and every one below it, ends now."""
+    while strays := below(os.getpid(), processes):
+        for pid in strays:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+    os._exit(0)
+
+
+def guard() -> Callable[[], NoReturn]:
+    """Before code of others runs here: what it starts ends with this process, also when that is told to end before
+    there is a `Nursery`. The result ends both.
+    """
+    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+    def end(*_: object) -> NoReturn:
+        end_with_all(os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+
+    signal.signal(signal.SIGTERM, end)
+    return end
 
 
 def die_with(parent: int, signum: int = signal.SIGKILL) -> None:

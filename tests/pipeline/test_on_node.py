@@ -124,12 +124,12 @@ def test_a_stage_that_ended_well_is_told_and_one_that_was_interrupted_is_not(
     def interrupted(context: Context) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(stages, "evaluate", lambda context: None)
+    monkeypatch.setattr(stages, "probe", lambda context: None)
     monkeypatch.setattr(stages, "report", interrupted)
     finished: list[str] = []
-    config = Config.model_validate({**CONFIG, "stages": ["evaluate", "report"]})
+    config = Config.model_validate({**CONFIG, "stages": ["probe", "report"]})
     with Progress() as progress:
         context = Context(config, tmp_path, progress, Untracked(), place=Place(finished=finished.append))
         with pytest.raises(KeyboardInterrupt):
             run_stages(context)
-    assert finished == ["evaluate"]
+    assert finished == ["probe"]

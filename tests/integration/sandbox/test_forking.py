@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -292,3 +293,71 @@ def test_kill_9_of_the_parent_leaves_no_process_and_no_temporary_file(tmp_path, 
         time.sleep(0.01)
     assert [pid for pid in family if alive(pid)] == []
     assert list(tmp_path.iterdir()) == []
+
+
+BEGETS = """
+import subprocess, sys, time
+subprocess.Popen(["sleep", sys.argv[1]], start_new_session=True)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+TRIES = """
+import asyncio
+from tbexp.config.schema import SandboxConfig
+from tbexp.sandbox import Server, open_sandbox
+
+async def main():
+    async with open_sandbox(SandboxConfig(name="x", kind="prefork"), {{"it": {server!r}}}) as sandbox:
+        async with sandbox.session({{"it": {{}}}}, []):
+            pass
+
+asyncio.run(main())
+"""
+
+
+def running(words: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and alive(int(entry.name)):
+            with contextlib.suppress(OSError):
+                found += (
+                    [int(entry.name)] if (entry / "cmdline").read_bytes() == words.replace(" ", "\0").encode() else []
+                )
+    return found
+
+
+def begetting(tmp_path: Path, seconds: float) -> tuple[Server, str]:
+    """A server that starts a process at its import, which then takes so long; and that process's command line."""
+    file = tmp_path / "begets.py"
+    file.write_text(BEGETS + (FOLDER / "by_hand.py").read_text().partition("from __future__ import annotations")[2])
+    length = f"{600 + os.getpid() % 100_000 / 100_000:.5f}"
+    return Server("it", (sys.executable, str(file), length, str(seconds)), {}, str(tmp_path)), f"sleep {length}\0"
+
+
+def test_what_a_server_starts_at_its_import_ends_with_the_sandbox(config, tmp_path):
+    server, words = begetting(tmp_path, 0)
+    assert open_once(config(), server, ["count"])[1] == [["1"], ["1"]]
+    until_none(words)
+
+
+def test_what_a_server_starts_at_its_import_ends_with_a_parent_that_is_killed_while_it_is_tried(tmp_path):
+    server, words = begetting(tmp_path, 600)
+    parent = subprocess.Popen([sys.executable, "-c", TRIES.format(server=server)])
+    while not running(words):
+        assert parent.poll() is None
+        time.sleep(0.01)
+    parent.kill()
+    parent.wait()
+    until_none(words)
+
+
+def until_none(words: str) -> None:
+    for _ in range(6000):
+        if not running(words):
+            break
+        time.sleep(0.01)
+    left = running(words)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert left == []
