@@ -165,5 +165,5 @@ def test_a_run_that_keeps_nothing_shows_its_probe_in_a_report(unbroken: Any) -> 
     done = place.run("hydra.run.dir=nothing", "buckets.min_band_mass=0.999")
     assert done.returncode == 2 and "no task of 8 is kept" in done.stderr and "Traceback" not in done.stderr
     page = (place.folder / "nothing" / "report" / "report.html").read_text()
-    assert "The probe" in page and "48 attempts that have a verdict" in page and "no task of 8 is kept" in page
+    assert "The probe" in page and "48 attempts with a verdict" in page and "no task of 8 is kept" in page
     assert not (place.folder / "nothing" / "select").exists()
