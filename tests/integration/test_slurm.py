@@ -73,6 +73,13 @@ class Cluster:
         queue = self.run("squeue").stdout
         raise AssertionError(f"it did not come to that in {seconds:.0f} s; in the queue:\n{queue}")
 
+    def start_now(self, number: str) -> None:
+        """A requeued job, which Slurm lets wait for two minutes. Not at once: a node does not take a job again in the
+        second in which it was ended there ("Job credential revoked").
+        """
+        time.sleep(3.0)
+        self.run("scontrol", "update", f"jobid={number}", "StartTime=now")
+
     def idle(self) -> bool:
         return self.run("squeue", "-h").stdout.strip() == ""
 
@@ -320,7 +327,7 @@ def test_a_job_goes_on_without_the_node_whose_network_failed(cluster: Cluster, t
         assert "the job goes back into the queue without n2" in log.read_text(), log.read_text()[-3000:]
         cluster.until(lambda: cluster.job(number).get("JobState") == "PENDING")
         assert cluster.job(number)["ExcNodeList"] == "n2"
-        cluster.run("scontrol", "update", f"jobid={number}", "StartTime=now")
+        cluster.start_now(number)
         cluster.until(cluster.idle)
     assert cluster.job(number)["NodeList"] == "n[1,3]"
     assert re.search(r"network: an all-reduce over 2 nodes took", log.read_text()), log.read_text()[-3000:]
@@ -374,7 +381,7 @@ def trained(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Any:
     shard.write_bytes(shard.read_bytes()[:-7])
     cluster.until(lambda: cluster.job(number).get("JobState") == "PENDING")
     between = left_over(cluster)
-    cluster.run("scontrol", "update", f"jobid={number}", "StartTime=now")
+    cluster.start_now(number)
     cluster.until(cluster.idle, 1500)
     return here, run, log.read_text(), saved, mlflow_run, between
 
