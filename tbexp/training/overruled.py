@@ -189,11 +189,14 @@ def effective(config: Config, given: Mapping[str, Any]) -> list[Problem]:
     try:
         changed = Config.model_validate(values)
     except ValidationError as error:
+        wrong = {}
         for one in error.errors(include_url=False):
             ours = ".".join(str(part) for part in one["loc"])
             key = next((key for name, key in names.items() if ours.startswith(name)), ours)
-            found.append(Problem(f"is {one['input']!r}: {one['msg']}", place(key), f"what {ours} can be"))
-        return found
+            wrong[key] = Problem(f"is {one['input']!r}: {one['msg']}", place(key), f"what {ours} can be")
+        if not wrong.keys() & given.keys():
+            return [*found, *wrong.values()]
+        return [*wrong.values(), *effective(config, {key: value for key, value in given.items() if key not in wrong})]
     before = {str(problem) for problem in (*checks.training(config), *estimates.problems(config))}
     told: dict[str, Problem] = {}  # the first of each key
     for problem in (*checks.training(changed), *estimates.problems(changed)):

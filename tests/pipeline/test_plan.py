@@ -112,6 +112,7 @@ def test_a_plan_says_which_result_of_an_earlier_stage_is_missing(
     assert [each for each in (NO_POOL, NOT_TRAINED) if each in shown] == ([told] if told else [])
 
 
+@pytest.mark.train
 @pytest.mark.parametrize("stages", ["evaluate", "train", "train,evaluate"])
 def test_a_missing_result_of_an_earlier_stage_is_told_before_anything_is_built(
     stages: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
