@@ -28,7 +28,6 @@ from tbexp.pipeline.stages import lacking
 
 def plan(config: Config, run_dir: Path, inputs: Inputs) -> None:
     """Raises UserError when verl refuses what it would be told, or the model's template is not `model.format`."""
-
     if wrong := template_problems(config):
         raise UserError(wrong)
     with Progress(sys.stdout) as progress:

@@ -67,7 +67,7 @@ def trained_policy(run: Context) -> tuple[Any, Callable[[], Policy]]:
     from tbexp.training import chosen_weights
 
     config, result = run.config, None
-    if (run.run_dir / "select" / "manifest.json").exists():
+    if (run.run_dir / POOL).exists():
         folder, _, _ = training_folder(run)
         result = read_json(folder / f"result-{config.training.steps}.json")
     if result is None:
@@ -196,14 +196,11 @@ def lacking(run: Context) -> list[Problem]:
         needed.append(probed_rows)
     if "train" in wanted and "select" not in wanted:
         needed.append(read_pool)
-    problems: list[Problem] = []
     # A pool that is still to be selected may be one that another run has trained on.
     evaluates = "evaluate" in wanted and not config.evaluation.rows and "trained" in config.evaluation.policies
     if evaluates and not wanted & {"select", "train"}:
-        if (run.run_dir / POOL).exists():
-            needed.append(trained_policy)
-        else:
-            problems.append(NOT_TRAINED)
+        needed.append(trained_policy)
+    problems: list[Problem] = []
     for take in needed:
         try:
             take(run)

@@ -81,7 +81,11 @@ def test_the_folder_of_a_training_goes_when_all_its_processes_are_told_to_end_at
     for pid in processes.marked(mark):  # as Slurm does
         os.kill(pid, signal.SIGTERM)
     process.wait()
-    end = time.monotonic() + 30
+    nothing_stays(folder, mark)
+
+
+def nothing_stays(folder: Path, mark: str) -> None:
+    end = time.monotonic() + 60
     while (folder.exists() or processes.marked(mark)) and time.monotonic() < end:
         time.sleep(0.01)
     assert not folder.exists() and processes.marked(mark) == []
@@ -110,10 +114,7 @@ def test_workers_that_outlive_a_killed_training_are_ended_though_they_hold_what_
     try:
         process.kill()
         process.wait()
-        end = time.monotonic() + 60
-        while (folder.exists() or processes.marked(mark)) and time.monotonic() < end:
-            time.sleep(0.01)
-        assert not folder.exists() and processes.marked(mark) == []
+        nothing_stays(folder, mark)
     finally:
         processes.end(mark)
 
