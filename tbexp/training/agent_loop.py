@@ -53,7 +53,7 @@ class Played:
 
 
 class Generator:
-    """`generate` of a token policy on verl's rollout servers; notes the seconds and the weights' versions it met.
+    """`generate` of a token policy on verl's rollout servers; notes when it asked and the weights' versions it met.
 
     ask: sends one request. Called with request_id (the conversation's name), prompt_ids and sampling_params. ends:
     tokens that end a completion; verl calls one that was cut off `completed` too.
@@ -63,6 +63,7 @@ class Generator:
         self._ask = ask
         self._ends = ends
         self.seconds = 0.0
+        self.asked: list[tuple[float, float]] = []  # begin and end of each answered request, in seconds of the epoch
         self.tokens = self.prompt_tokens = 0  # produced, and given: every completion is given its whole prompt
         self.others: dict[str, int] = {}  # tokens of the endpoints of user and judge, as `others_of` names them
         self.versions: list[int] = []
@@ -70,7 +71,7 @@ class Generator:
     async def __call__(
         self, ids: list[int], *, max_tokens: int, session: str, seed: int, sampling: Sampling
     ) -> Generated:
-        started = time.monotonic()
+        begun, started = time.time(), time.monotonic()
         params = {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
@@ -81,7 +82,8 @@ class Generator:
             "seed": seed,
         }
         output = await self._ask(request_id=session, prompt_ids=list(ids), sampling_params=params)
-        self.seconds += time.monotonic() - started
+        self.seconds += (seconds := time.monotonic() - started)
+        self.asked.append((round(begun, 4), round(begun + seconds, 4)))
         self.tokens += len(output.token_ids)
         self.prompt_tokens += len(ids)
         if (version := output.extra_fields.get("global_steps")) is not None:
@@ -178,6 +180,7 @@ class AttemptLoop(AgentLoopBase):  # type: ignore[misc]
             "others": generate.others,
             "surprise": -sum(played.logprobs[start:end]),
             "seconds": seconds,
+            "asked": generate.asked,
         }
         versions = generate.versions or [-1]
         return AgentLoopOutput(

@@ -185,8 +185,10 @@ def whole_lines(file: Path) -> list[dict[str, Any]]:
 
 
 def attempt_metrics(attempts: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Of what the agent loop noted: mean seconds per part, shares of finish reasons, and of all attempts' seconds the
-    share in which tools were waited for (calls only: the backend's start is a part of its own).
+    """Of what the agent loop noted: mean seconds per part, shares of finish reasons, of all attempts' seconds the share
+    in which tools were waited for (calls only: the backend's start is a part of its own), and the seconds in which a
+    request of some attempt was at the rollout servers (by the clocks of all nodes; requests of tries that ended as
+    system errors are not among them).
     """
     if not attempts:
         return {}
@@ -195,12 +197,23 @@ def attempt_metrics(attempts: Sequence[dict[str, Any]]) -> dict[str, float]:
         metrics[f"train/attempt_seconds/{part}"] = sum(a.get("seconds", {}).get(part, 0.0) for a in attempts) / len(
             attempts
         )
+    if asked := [(float(begin), float(end)) for a in attempts for begin, end in a.get("asked") or ()]:
+        metrics["train/seconds/requests"] = covered(asked)
     whole, tools = (sum(a.get("seconds", {}).get(part, 0.0) for a in attempts) for part in ("total", "tools"))
     if whole:
         metrics["train/tool_wait_share"] = tools / whole
     for reason, count in sorted(Counter(str(a.get("finish_reason")) for a in attempts).items()):
         metrics[f"train/finish/{reason}"] = count / len(attempts)
     return metrics
+
+
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """Length of the union of spans (begin, end): of requests, the time in which at least one was under way."""
+    total, reached = 0.0, float("-inf")
+    for begin, end in sorted(spans):
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total
 
 
 def kind_of(rewards: Iterable[float]) -> str:

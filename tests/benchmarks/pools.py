@@ -31,6 +31,7 @@ PARTS = (
     "seconds/old_log_prob",
     "seconds/update",
     "seconds/weight_sync",
+    "devices_waiting_share",
     "tokens_per_second_per_gpu",
     "attempt_seconds/total",
     "attempt_seconds/generation",

@@ -12,6 +12,7 @@ from tbexp.training.failures import Failure
 from tbexp.training.groups import (
     Ledger,
     attempt_metrics,
+    covered,
     kind_of,
     note_groups,
     note_others,
@@ -173,6 +174,18 @@ def test_the_share_of_time_waiting_for_tools_is_of_all_attempts_seconds_together
     attempts = [{"seconds": {"total": 8.0, "tools": 1.0}}, {"seconds": {"total": 2.0, "tools": 1.5}}]
     assert attempt_metrics(attempts)["train/tool_wait_share"] == 0.25
     assert "train/tool_wait_share" not in attempt_metrics([{"seconds": {"tools": 1.0}}])
+
+
+def test_seconds_with_a_request_under_way_count_overlapping_requests_once() -> None:
+    attempts = [{"asked": [(10.0, 12.0), (15.0, 16.0)]}, {"asked": [(11.0, 13.0)]}, {"asked": []}, {}]
+    assert attempt_metrics(attempts)["train/seconds/requests"] == 4.0
+    assert "train/seconds/requests" not in attempt_metrics([{"asked": []}])
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 15))))
+def test_the_union_of_spans_is_as_long_as_the_moments_in_some_span(spans: list[tuple[int, int]]) -> None:
+    moments = {moment for begin, length in spans for moment in range(begin, begin + length)}
+    assert covered([(begin, begin + length) for begin, length in spans]) == len(moments)
 
 
 @pytest.mark.parametrize(("rewards", "kind"), [([1, 1, 1], "flat"), ([0, 0], "flat"), ([0, 1], "mixed")])
