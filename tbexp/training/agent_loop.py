@@ -134,6 +134,7 @@ class AttemptLoop(AgentLoopBase):  # type: ignore[misc]
             max_tokens=self.plan["max_tokens"],
         )
         ends = end_tokens(self.plan["model"], self.tokenizer.eos_token_id)
+        begun = time.time()
         for retry in range(RETRIES + 1):
             generate = Generator(self.ask(), ends)
             seed = attempt_seed(self.plan["seed"], kind, draw, session, retry)
@@ -141,7 +142,7 @@ class AttemptLoop(AgentLoopBase):  # type: ignore[misc]
             started = time.monotonic()
             try:
                 played = await self.play(task, seed=seed, generate=generate, sampling=sampling)
-                return self._output(played, generate, task=task, draw=draw, retried=retry)
+                return self._output(played, generate, task=task, draw=draw, retried=retry, begun=begun)
             except WorldError as error:
                 spent = {
                     "tokens": generate.tokens,
@@ -158,7 +159,9 @@ class AttemptLoop(AgentLoopBase):  # type: ignore[misc]
                 raise
         raise AssertionError("unreachable")
 
-    def _output(self, played: Played, generate: Generator, *, task: str, draw: int, retried: int) -> AgentLoopOutput:
+    def _output(
+        self, played: Played, generate: Generator, *, task: str, draw: int, retried: int, begun: float
+    ) -> AgentLoopOutput:
         start, end = played.prompt_length, last_produced(played.mask) + 1
         limit, room = self.rollout_config.prompt_length, self.rollout_config.response_length
         if start > limit:
@@ -180,6 +183,7 @@ class AttemptLoop(AgentLoopBase):  # type: ignore[misc]
             "others": generate.others,
             "surprise": -sum(played.logprobs[start:end]),
             "seconds": seconds,
+            "span": (round(begun, 4), round(time.time(), 4)),
             "asked": generate.asked,
         }
         versions = generate.versions or [-1]

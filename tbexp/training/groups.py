@@ -186,9 +186,9 @@ def whole_lines(file: Path) -> list[dict[str, Any]]:
 
 def attempt_metrics(attempts: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Of what the agent loop noted: mean seconds per part, shares of finish reasons, of all attempts' seconds the share
-    in which tools were waited for (calls only: the backend's start is a part of its own), and the seconds in which a
-    request of some attempt was at the rollout servers (by the clocks of all nodes; requests of tries that ended as
-    system errors are not among them).
+    in which tools were waited for (calls only: the backend's start is a part of its own), and the seconds in which some
+    attempt was under way and in which some attempt had a request at the rollout servers (by the clocks of all nodes;
+    requests of tries that ended as system errors are not among them).
     """
     if not attempts:
         return {}
@@ -197,8 +197,11 @@ def attempt_metrics(attempts: Sequence[dict[str, Any]]) -> dict[str, float]:
         metrics[f"train/attempt_seconds/{part}"] = sum(a.get("seconds", {}).get(part, 0.0) for a in attempts) / len(
             attempts
         )
-    if asked := [(float(begin), float(end)) for a in attempts for begin, end in a.get("asked") or ()]:
+    asked = [(float(begin), float(end)) for a in attempts for begin, end in a.get("asked") or ()]
+    spans = [(float(begin), float(end)) for begin, end in (a["span"] for a in attempts if "span" in a)]
+    if asked and spans:
         metrics["train/seconds/requests"] = covered(asked)
+        metrics["train/seconds/attempts"] = covered(spans)
     whole, tools = (sum(a.get("seconds", {}).get(part, 0.0) for a in attempts) for part in ("total", "tools"))
     if whole:
         metrics["train/tool_wait_share"] = tools / whole

@@ -63,9 +63,12 @@ def named(data: Mapping[str, Any]) -> dict[str, float]:
         # Of the time in which all devices generate: what the thrown-away attempts kept them busy for.
         row["train/thrown_away/seconds"] = row["train/thrown_away/token_share"] * row["timing_s/gen"]
     if "train/seconds/requests" in row and "timing_s/gen" in row and row.get("timing_s/step"):
-        # While attempts are made, devices wait when no attempt asks: all are with their tools, users, graders or starts.
-        row["train/seconds/devices_waiting"] = max(0.0, row["timing_s/gen"] - row["train/seconds/requests"])
-        row["train/devices_waiting_share"] = row["train/seconds/devices_waiting"] / row["timing_s/step"]
+        # Nothing is asked for: all of generation without a request, and of that what all attempts under way spend with
+        # their tools, users, graders and starts. The rest is handing out and collecting.
+        idle = row["timing_s/gen"] - row["train/seconds/requests"]
+        sandbox = row["train/seconds/attempts"] - row["train/seconds/requests"]
+        row["train/devices_waiting_share"] = max(0.0, idle) / row["timing_s/step"]
+        row["train/sandbox_waiting_share"] = max(0.0, sandbox) / row["timing_s/step"]
     if "actor/entropy" in row:
         row["train/entropy"] = row["actor/entropy"]
     if "training/rollout_probs_diff_mean" in row:

@@ -32,6 +32,7 @@ PARTS = (
     "seconds/update",
     "seconds/weight_sync",
     "devices_waiting_share",
+    "sandbox_waiting_share",
     "tokens_per_second_per_gpu",
     "attempt_seconds/total",
     "attempt_seconds/generation",

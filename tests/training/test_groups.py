@@ -176,10 +176,15 @@ def test_the_share_of_time_waiting_for_tools_is_of_all_attempts_seconds_together
     assert "train/tool_wait_share" not in attempt_metrics([{"seconds": {"tools": 1.0}}])
 
 
-def test_seconds_with_a_request_under_way_count_overlapping_requests_once() -> None:
-    attempts = [{"asked": [(10.0, 12.0), (15.0, 16.0)]}, {"asked": [(11.0, 13.0)]}, {"asked": []}, {}]
-    assert attempt_metrics(attempts)["train/seconds/requests"] == 4.0
-    assert "train/seconds/requests" not in attempt_metrics([{"asked": []}])
+def test_seconds_with_a_request_or_an_attempt_under_way_count_what_overlaps_once() -> None:
+    attempts = [
+        {"span": (9.0, 17.0), "asked": [(10.0, 12.0), (15.0, 16.0)]},
+        {"span": (10.0, 14.0), "asked": [(11.0, 13.0)]},
+        {},
+    ]
+    metrics = attempt_metrics(attempts)
+    assert (metrics["train/seconds/requests"], metrics["train/seconds/attempts"]) == (4.0, 8.0)
+    assert "train/seconds/requests" not in attempt_metrics([{"span": (9.0, 17.0), "asked": []}])
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 15))))

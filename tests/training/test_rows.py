@@ -139,26 +139,34 @@ def test_the_mismatch_of_rollout_and_trainer_has_one_name_however_verl_measures_
     assert "train/rollout_trainer_kl" not in named({"actor/ppo_kl": 0.0, "training/rollout_probs_diff_mean": 0.1})
 
 
-def test_devices_wait_while_attempts_are_made_and_none_asks() -> None:
-    data = {"timing_s/step": 10.0, "timing_s/gen": 4.0, "train/seconds/requests": 3.0}
+def test_devices_wait_while_nothing_is_asked_for_and_for_the_sandbox_while_attempts_are_under_way() -> None:
+    data = {"timing_s/step": 10.0, "timing_s/gen": 4.0, "train/seconds/requests": 3.0, "train/seconds/attempts": 3.5}
     row = named(data)
-    assert (row["train/seconds/devices_waiting"], row["train/devices_waiting_share"]) == (1.0, 0.1)
-    assert named({**data, "train/seconds/requests": 4.1})["train/devices_waiting_share"] == 0.0
+    assert (row["train/devices_waiting_share"], row["train/sandbox_waiting_share"]) == (0.1, 0.05)
+    row = named({**data, "timing_s/gen": 2.9, "train/seconds/attempts": 3.0})  # clocks of several nodes
+    assert (row["train/devices_waiting_share"], row["train/sandbox_waiting_share"]) == (0.0, 0.0)
     assert "train/devices_waiting_share" not in named({"timing_s/step": 10.0, "timing_s/gen": 4.0})
 
 
 def test_the_documented_figures_of_an_update_are_those_that_are_logged() -> None:
     table = (ROOT / "docs" / "reference-run.md").read_text().partition("## What an update logs")[2].partition("##")[0]
     told = set(re.findall(r"^\| `(train/[\w/]+)`", table, re.MULTILINE))
-    attempt = {"reward": 1.0, "tokens": 2, "surprise": 1.0, "seconds": {"total": 2.0, "tools": 1.0}, "asked": [(0, 1)]}
+    attempt = {
+        "reward": 1.0,
+        "tokens": 2,
+        "surprise": 1.0,
+        "seconds": {"total": 2.0, "tools": 1.0},
+        "asked": [(0, 1)],
+        "span": (0, 1),
+    }
     ledger = Ledger(wanted=1, limit=1, dispatched=1, kinds={"a": "mixed"}, attempts=[attempt])
     logged = {
         **ledger.metrics(),
         **dict.fromkeys(OURS.values(), 0.0),
         **of_attempts({0: {VALIDATION: 0.0}}, {0: (1, 0.0)}, 1)[0],
         "train/thrown_away/seconds": 0.0,
-        "train/seconds/devices_waiting": 0.0,
         "train/devices_waiting_share": 0.0,
+        "train/sandbox_waiting_share": 0.0,
     }
     assert len(told) > 15 and told - {"train/finish/REASON"} <= logged.keys(), told - logged.keys()
 
