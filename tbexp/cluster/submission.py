@@ -148,7 +148,11 @@ def submit(spec: JobSpec, launcher: Launcher, after: Sequence[str], hidden: Mapp
         except (subprocess.CalledProcessError, submitit.core.utils.FailedJobError) as error:
             said = " ".join(str(getattr(error, "output", "") or error).split())
             raise UserError(
-                Problem(f"sbatch refused the job {spec.name}: {said[:500]}", "launcher", "see conf/launcher/slurm.yaml")
+                Problem(
+                    f"sbatch refused the job {spec.name}: {said[:500]}",
+                    "launcher",
+                    "change what it names: a key of launcher, or launcher.sbatch, which is passed on as it is",
+                )
             ) from error
     return str(jobs[0].job_id).split("_")[0]
 

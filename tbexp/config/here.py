@@ -21,6 +21,10 @@ FLASH_ATTENTION_FIX = (
 )
 
 
+def no_file(named: str) -> str:
+    return f"{named} is a folder" if Path(named).is_dir() else f"there is no file {named}"
+
+
 def check_here(config: Config, run_dir: Path) -> list[Problem]:
     """Everything that is missing."""
     if set(config.stages) <= LOOKING:
@@ -64,10 +68,10 @@ def files(config: Config) -> Iterator[Problem]:
     for key, named_files in lists.items():
         for named in named_files:
             if not Path(named).is_file():
-                yield Problem(f"there is no file {named}", key, "name a file that exists")
+                yield Problem(no_file(named), key, "name a file that exists")
     secrets = config.launcher.secrets_file if set(config.stages) - {"doctor", "compare"} else None
     if secrets is not None and not Path(secrets).is_file():
-        yield Problem(f"there is no file {secrets}", "launcher.secrets_file", "NAME=value lines, mode 0600")
+        yield Problem(no_file(secrets), "launcher.secrets_file", "a file of NAME=value lines, mode 0600")
     elif secrets is not None:
         try:
             read_secrets(Path(secrets))

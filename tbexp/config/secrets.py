@@ -115,7 +115,9 @@ def read_secrets(file: Path) -> dict[str, str]:
         name, equals, value = line.partition("=")
         name = name.strip().removeprefix("export ").strip()
         if not equals or not VARIABLE.fullmatch(name):
-            raise UserError(Problem("the line is not NAME=value", f"{file}:{number}"))
+            raise UserError(
+                Problem("the line is not NAME=value", f"{file}:{number}", "mend it, or begin it with # as a comment")
+            )
         value = value.strip()
         quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
         found[name] = value[1:-1] if quoted else value

@@ -144,5 +144,9 @@ def _refuse_duplicates(twice: list[int], uids: Sequence[str], attempts: int, nam
         shown = ", ".join(f"{uids[key // attempts]} attempt {key % attempts}" for key in twice[:10])
         more = f" and {len(twice) - 10} more" if len(twice) > 10 else ""
         raise UserError(
-            Problem(f"more than one clean row of {counted(len(twice), 'attempt')}: {shown}{more}", where=name)
+            Problem(
+                f"more than one clean row of {counted(len(twice), 'attempt')}: {shown}{more}",
+                where=name,
+                fix="give each row once: one file may repeat another's rows",
+            )
         )

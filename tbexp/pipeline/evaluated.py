@@ -158,19 +158,22 @@ def told_cost(cost: Mapping[str, Any]) -> str:
     """US dollars; what is not known is told as a lower bound."""
     from tbexp.reporting.tables import dollars
 
+    def usd(value: float) -> str:
+        return f"{value:.2f}" if value >= 0.01 or not value else dollars(value)
+
     if cost["campaign_usd"] is None:
         lacking = [_lacking(role, *cost["untold"].get(role, (0, 0))) for role in cost["unpriced"]]
-        return f"at least US$ {cost['at_least_usd']:.2f}, which is without the {' and the '.join(lacking)}"
-    text = f"US$ {cost['campaign_usd']:.2f}"
+        return f"at least US$ {usd(cost['at_least_usd'])}, which is without the {' and the '.join(lacking)}"
+    text = f"US$ {usd(cost['campaign_usd'])}"
     for key, what in (("per_passed_attempt_usd", "passed attempt"), ("per_reliable_task_usd", "reliable task")):
         value = cost[key]
         told = "" if value == "inf" else f"{value:.3f}" if value >= 0.01 or not value else dollars(value)
         text += f", {told} per {what}" if told else f", no {what}"
     if cost["besides_usd"] is None:
         return text
-    besides = ", ".join(f"{name} {usd:.2f}" for name, usd in cost["besides_usd"].items())
+    besides = ", ".join(f"{name} {usd(value)}" for name, value in cost["besides_usd"].items())
     if cost["total_usd"] is not None:
-        return f"{text}; with {besides}: {cost['total_usd']:.2f}"
+        return f"{text}; with {besides}: {usd(cost['total_usd'])}"
     return f"{text}; no total with {besides}: {'; '.join(cost['besides_unknown'])}"
 
 

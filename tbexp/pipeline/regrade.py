@@ -39,8 +39,9 @@ from tbexp.tasks import Task
 
 AT_ONCE = 256  # trajectories held in memory
 FILL = (
-    "regrade/changed.jsonl names the attempts that lost their verdict and why: mend the check or the judge and regrade "
-    "again; attempts that never had one are made by the run's stage evaluate"
+    "regrade/changed.jsonl names the attempts that lost their verdict and why: mend the check or the judge, or bring "
+    "back the trajectories that are gone, and regrade again; attempts that never had one are made by the run's stage "
+    "evaluate"
 )
 
 
