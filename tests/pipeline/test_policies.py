@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -206,7 +207,16 @@ def test_attempts_that_do_not_tell_their_tokens_are_counted_and_leave_the_cost_u
         assert f"{n} of {of} clean attempts do not tell all tokens of the {role}, whose model is" in line
         assert f"the {role}'s tokens in {n} of {of} attempts" in told_cost(cost)
     if untold:
-        assert told_cost(cost).startswith(f"at least US$ {cost['at_least_usd']:.2f}, which is without the ")
+        told = re.match(r"at least US\$ ([\d.]+), which is without the ", told_cost(cost))
+        assert told and float(told[1]) == pytest.approx(cost["at_least_usd"], rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("usd", "text"), [(0.0, "US$ 0.00,"), (0.000123, "US$ 0.000123,"), (0.0123, "US$ 0.01,"), (925.8, "US$ 925.80,")]
+)
+def test_a_cost_below_a_cent_is_told_in_three_digits_that_count(usd: float, text: str) -> None:
+    figures = {"campaign_usd": usd, "per_passed_attempt_usd": usd, "per_reliable_task_usd": "inf", "besides_usd": None}
+    assert told_cost(figures).startswith(text) and told_cost(figures).endswith("no reliable task")
 
 
 def test_the_hours_of_devices_are_those_that_the_attempts_were_made_under_whatever_the_settings_are_now() -> None:
