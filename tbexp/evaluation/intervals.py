@@ -216,12 +216,16 @@ def fixed_tasks_every_time_interval(n: Floats, c: Floats, attempts: int, share: 
     observed share, with the variance of each task's chance of passing every time. That chance cannot be read off its
     own attempts (20 of 20 would be sure), so it is the mean of rate**attempts under the task's posterior, with the
     distribution of all T rates as prior (nonparametric maximum likelihood, Laird 1978, Journal of the American
-    Statistical Association 73:805). A quarter is added to the variance of the count, which is whole.
+    Statistical Association 73:805). A quarter is added to the variance of the count, which is whole: one task that is
+    not sure, with a chance of up to 0.95, lies as far from its average in more than 5% of evaluations, and k of k
+    attempts cannot show that there is none. So the half-width is 0.98 tasks or more (of the mean of several seeds'
+    counts, 0.98 divided by the seeds).
     """
     if not n.size:
         return float("nan"), float("nan")
     chance = _mean_of(lambda p: p**attempts, n, c)
-    error = float(np.sqrt((chance * (1 - chance) * attempts / n).sum() + 0.25)) / n.size
+    seeds = float(n.mean()) / attempts
+    error = float(np.sqrt((chance * (1 - chance) * attempts / n).sum() + 0.25 / seeds**2)) / n.size
     return max(0.0, share - _Z * error), min(1.0, share + _Z * error)
 
 

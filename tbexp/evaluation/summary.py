@@ -7,7 +7,7 @@ null.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tbexp.config.schema import Evaluation
 
 Rows = Sequence[AttemptRow]
+Json = dict[str, Any]
 
 
 def summarise(
@@ -69,10 +70,10 @@ def summarise(
     _check_coverage(tallies, settings.allow_partial, advice)
     columns, spans = _columns(tallies)
     groupings: dict[str, Mapping[str, str | Sequence[str]]] = {"domain": tasks, **(groups or {})}
-    whole = _Part(columns, spans, attempts, settings, "")
+    whole = _Part(columns, spans, attempts, settings)
     parts = {
         f"by_{grouping}": {
-            label: _Part(columns[places], spans, attempts, settings, label, every_k=grouping == "domain")
+            label: _Part(columns[places], spans, attempts, settings, every_k=grouping == "domain")
             for label, places in _members(uids, labels).items()
         }
         for grouping, labels in groupings.items()
@@ -153,8 +154,8 @@ def _columns(tallies: Mapping[str, Sequence[Tally]]) -> tuple[NDArray[np.int64],
 
 
 class _Part:
-    """Figures of a set of tasks: all of them, or those of one domain, or another group. every_k: else 1 and attempts
-    alone.
+    """Figures of a set of tasks: all of them, or those of one domain, or another group. The same tasks have the same
+    figures whatever they are called. every_k: else 1 and attempts alone.
     """
 
     def __init__(
@@ -163,13 +164,12 @@ class _Part:
         spans: Mapping[str, Sequence[int]],
         attempts: int,
         settings: Evaluation,
-        label: str,
         every_k: bool = True,
     ) -> None:
         self.attempts = attempts
         self.ks = list(range(1, attempts + 1)) if every_k else sorted({1, attempts})
         self.columns, self.spans = columns, spans
-        self.resampling = Resampling.of(columns, samples=settings.bootstrap, seed=settings.seed, label=label)
+        self.resampling = Resampling.of(columns, samples=settings.bootstrap, seed=settings.seed)
         self.values = {name: self._values(name) for name in spans}
 
     def _values(self, name: str) -> Floats:
@@ -213,11 +213,13 @@ class _Part:
         values = self.values[name]
         mean = self.resampling.mean(values)
         low, high = self._interval(values)
+        counts = set()
         for column in _shares(values):
             known = ~np.isnan(values[:, column])
             sizes = self.resampling.sizes[known]
             if sizes.sum() > 1:
                 low[column], high[column] = share_interval(float(values[known, column] @ sizes), float(sizes.sum()))
+                counts.add(column)
         bare = [_figure(*triple) for triple in zip(mean.tolist(), low.tolist(), high.tolist(), strict=True)]
         k = self.attempts
         n_tasks = int(self.resampling.sizes.sum())
@@ -244,9 +246,9 @@ class _Part:
                 "attempts": k,
                 "task_rate_lower_bound": task_rate_lower_bound(k),
             },
-            "pass_at_k": self._by_k(bare, 0),
-            "pass_power_k": self._by_k(bare, 1),
-            "pass_power_k_plug_in": self._by_k(bare, 2),
+            "pass_at_k": self._by_k(bare, 0, counts),
+            "pass_power_k": self._by_k(bare, 1, counts),
+            "pass_power_k_plug_in": self._by_k(bare, 2, counts),
         }
         if len(starts) > 1:
             figures["by_seed"] = [
@@ -279,10 +281,15 @@ class _Part:
             "pass_at_k": self._by_k(bare, 0),
         }
 
-    def _by_k(self, bare: Sequence[dict[str, float]], block: int) -> dict[str, dict[str, float]]:
-        """The block-th run of len(ks) figures after the three single ones."""
+    def _by_k(self, bare: Sequence[Json], block: int, counts: Collection[int] = ()) -> dict[str, Json]:
+        """The block-th run of len(ks) figures after the three single ones; of `counts` (columns) it is told that their
+        interval is that of a count, since along k the method may change.
+        """
         start = 3 + block * len(self.ks)
-        return {str(k): bare[start + i] for i, k in enumerate(self.ks)}
+        return {
+            str(k): bare[start + i] | ({"interval": "count"} if start + i in counts else {})
+            for i, k in enumerate(self.ks)
+        }
 
 
 def _shares(values: Floats) -> set[int]:
@@ -290,7 +297,7 @@ def _shares(values: Floats) -> set[int]:
     return set(np.flatnonzero(((values == 0.0) | (values == 1.0) | np.isnan(values)).all(axis=0)).tolist())
 
 
-def _figure(value: float, low: float, high: float) -> dict[str, float]:
+def _figure(value: float, low: float, high: float) -> Json:
     return {"value": value, "low": low, "high": high}
 
 

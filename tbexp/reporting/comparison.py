@@ -23,7 +23,7 @@ from tbexp.reporting.figures import band_label, series, style
 from tbexp.reporting.page import Section, picture, render
 from tbexp.reporting.partial import is_partial
 from tbexp.reporting.run_data import Json, RunData, _at
-from tbexp.reporting.side_by_side import Comparison, Side, Tested, forecast_and_outcome
+from tbexp.reporting.side_by_side import Comparison, Side, Tested, forecast_and_outcome, shortened
 from tbexp.reporting.table_csv import write_csv
 from tbexp.reporting.tables import DASH, Cell, Metric, Table
 
@@ -147,7 +147,7 @@ def _results(found: Comparison, out: Path) -> Section | None:
     for (side, name, values), cost in zip(rows, costs, strict=True):
         if name == "base" and side.letter in same[1:]:
             continue
-        cells = [Cell(side.label)]
+        cells = [Cell(side.label, full=side.full if side.full != side.label else "")]
         cells.append(tables.policy_cell(name, values, bold=name == side.policy and len(side.figures) > 1))
         cells.append(Cell(f"{values.get('tasks', DASH)} × {values.get('attempts', DASH)}"))
         for metric in metrics:
@@ -208,7 +208,7 @@ def _published(found: Comparison, out: Path) -> Section | None:
     if len(found.runs) == len(found.sides):
         return None
     return publication.section_of(
-        {f"{side.label} {name}": values for side in found.runs for name, values in side.figures.items()}, out
+        {f"{shortened(side.label)} {name}": f for side in found.runs for name, f in side.figures.items()}, out
     )
 
 
@@ -437,7 +437,8 @@ def _settings(found: Comparison, out: Path) -> Section | None:
         return section
     rows = []
     for key, values in found.settings:
-        rows.append((Cell(key), *(Cell(value if len(value) <= 60 else value[:59] + "…") for value in values)))
+        cells = [Cell(value) if len(value) <= 60 else Cell(value[:59] + "…", full=value) for value in values]
+        rows.append((Cell(key), *cells))
     names = ("setting", *(side.letter for side in found.runs))
     section.tables.append(Table("settings", "Names of options, places and trackers are left out", names, tuple(rows)))
     return section

@@ -6,6 +6,7 @@ marks, dashes and letters that also tell runs apart in grey print.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ from tbexp.reporting.figures import (
     short_uid,
 )
 from tbexp.reporting.run_data import Json
+from tbexp.reporting.side_by_side import shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,6 +43,8 @@ FALL = "#D55E00"
 LINES = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
 WIDTH = 9.6
+LETTER = 0.08  # inches, of a label's mean letter
+LINE = 34  # letters of a label
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,9 @@ class Step:
 def results(rows: Sequence[tuple[str, Sequence[Dot]]], metrics: Sequence[str]) -> Figure:
     """A panel per metric, a line per run, a dot with its interval per policy."""
     most = max(len(dots) for _, dots in rows)
-    figure, axes = _new(WIDTH, 1.1 + len(rows) * (0.24 + 0.17 * most), columns=len(metrics), sharey=True, squeeze=False)
+    labels = [wrapped(label) for label, _ in rows]
+    each = _row(labels, 0.24 + 0.17 * most)
+    figure, axes = _new(WIDTH, 1.1 + len(rows) * each, columns=len(metrics), sharey=True, squeeze=False)
     for axis, metric in zip(axes[0], metrics, strict=True):
         for y, (_, dots) in enumerate(rows):
             for n, dot in enumerate(dots):
@@ -76,7 +82,7 @@ def results(rows: Sequence[tuple[str, Sequence[Dot]]], metrics: Sequence[str]) -
         axis.grid(axis="x", color=PALE, linewidth=0.7)
         axis.set_axisbelow(True)
         axis.tick_params(axis="y", length=0)
-    axes[0][0].set_yticks(range(len(rows)), [label for label, _ in rows])
+    axes[0][0].set_yticks(range(len(rows)), labels)
     from matplotlib.lines import Line2D
 
     looks = {dot.policy: _look(dot) for _, dots in rows for dot in dots}
@@ -144,7 +150,9 @@ def overlap(labels: Sequence[str], letters: Sequence[str], pools: Sequence[froze
 
     size = len(pools)
     cell = min(0.95, max(0.34, 6.0 / size))
-    figure, axis = _new(min(WIDTH, 2.6 + cell * size), 0.7 + (0.72 if cell > 0.6 else 0.8) * cell * size)
+    named = [wrapped(label) if cell > 0.6 else shortened(label) for label in labels]
+    width = 0.5 + LETTER * max(_length(label) for label in named) + cell * size
+    figure, axis = _new(min(WIDTH, width), 0.7 + (0.72 if cell > 0.6 else 0.8) * cell * size)
     shades = LinearSegmentedColormap.from_list("overlap", ["#ffffff", "#9ecbe6", "#0072B2"])
     for y, mine in enumerate(pools):
         for x, other in enumerate(pools):
@@ -165,7 +173,7 @@ def overlap(labels: Sequence[str], letters: Sequence[str], pools: Sequence[froze
                       fontsize=9 if cell > 0.6 else 6.5)  # fmt: skip
     axis.set(xlim=(0, size), ylim=(size, 0))
     axis.set_xticks([i + 0.5 for i in range(size)], letters)
-    axis.set_yticks([i + 0.5 for i in range(size)], labels)
+    axis.set_yticks([i + 0.5 for i in range(size)], named)
     axis.xaxis.tick_top()
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
@@ -176,7 +184,8 @@ def bands(rows: Sequence[tuple[str, Mapping[str, int], frozenset[str]]]) -> Figu
     """(label, tasks by band, bands that are kept): one stacked bar per run, dropped bands hatched."""
     from matplotlib.patches import Patch
 
-    figure, axis = _new(WIDTH, 1.25 + 0.42 * len(rows))
+    labels = [wrapped(label) for label, _, _ in rows]
+    figure, axis = _new(WIDTH, 1.25 + _row(labels, 0.42) * len(rows))
     total = max(sum(counts.values()) for _, counts, _ in rows)
     for y, (_, counts, kept) in enumerate(rows):
         left = 0
@@ -192,7 +201,7 @@ def bands(rows: Sequence[tuple[str, Mapping[str, int], frozenset[str]]]) -> Figu
                           color=_ink_on(look["facecolor"]), bbox=box)  # fmt: skip
             left += count
     axis.set(ylim=(len(rows) - 0.4, -0.6), xlim=(0, total), xlabel="tasks")
-    axis.set_yticks(range(len(rows)), [label for label, _, _ in rows])
+    axis.set_yticks(range(len(rows)), labels)
     axis.tick_params(axis="y", length=0)
     handles = [Patch(label=band_label(band), **_patch_style(band, frozenset(BANDS))) for band in BANDS]
     handles.append(Patch(label="dropped", facecolor="white", edgecolor=GREY, hatch="////"))
@@ -202,7 +211,8 @@ def bands(rows: Sequence[tuple[str, Mapping[str, int], frozenset[str]]]) -> Figu
 
 def forecasts(rows: Sequence[tuple[str, float | None, Json | None, Json | None]]) -> Figure:
     """(label, forecast, share at first, share in all): shares of groups that hold passes and failures."""
-    figure, axis = _new(WIDTH, 1.15 + 0.42 * len(rows))
+    labels = [wrapped(row[0]) for row in rows]
+    figure, axis = _new(WIDTH, 1.15 + _row(labels, 0.42) * len(rows))
     for y, (_, forecast, early, whole) in enumerate(rows):
         known = [v for v in (forecast, (early or {}).get("value"), (whole or {}).get("value")) if v is not None]
         if len(known) > 1:
@@ -219,7 +229,7 @@ def forecasts(rows: Sequence[tuple[str, float | None, Json | None, Json | None]]
     axis.xaxis.set_major_formatter(_percent())
     axis.grid(axis="x", color=PALE, linewidth=0.7)
     axis.set_axisbelow(True)
-    axis.set_yticks(range(len(rows)), [row[0] for row in rows])
+    axis.set_yticks(range(len(rows)), labels)
     axis.tick_params(axis="y", length=0)
     from matplotlib.lines import Line2D
 
@@ -250,9 +260,10 @@ def curves(steps: Sequence[Step], panels: Sequence[tuple[str, str, str]]) -> Fig
         axis.set_axisbelow(True)
     axes[-1][0].set(xlabel="update")
     _whole_numbers(axes[-1][0], axis="x")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=1 if max(map(len, labels)) > 40 else 3, fontsize=9,
-                  **SHIELD)  # fmt: skip
+    handles, texts = axes[0][0].get_legend_handles_labels()
+    labels = [wrapped(text) for text in texts]
+    beside = min(3, int(WIDTH / (0.6 + LETTER * max(map(_length, labels)))))
+    figure.legend(handles, labels, loc="outside lower center", ncols=beside, fontsize=9, **SHIELD)
     return figure
 
 
@@ -281,6 +292,20 @@ def tasks(labels: Sequence[str], order: Sequence[str], cells: Mapping[str, Seque
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
     return figure
+
+
+def wrapped(label: str) -> str:
+    """On lines that leave room for what stands beside them."""
+    return "\n".join(textwrap.wrap(label, LINE, break_on_hyphens=False))
+
+
+def _length(label: str) -> int:
+    return max(map(len, label.split("\n")), default=0)
+
+
+def _row(labels: Sequence[str], least: float) -> float:
+    """Inches from label to label."""
+    return max([least, *(0.1 + 0.17 * (label.count("\n") + 1) for label in labels)])
 
 
 def _look(dot: Dot) -> tuple[str, str, str]:

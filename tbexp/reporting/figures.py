@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -193,7 +194,9 @@ Curve = Sequence[tuple[int, Json]]
 
 
 def repeats(policies: Mapping[str, tuple[Curve, Curve]], labels: Mapping[str, str]) -> Figure:
-    """Over the number of attempts k: tasks passed at least once (solid) and every time (dashed), with intervals."""
+    """Over the number of attempts k: tasks passed at least once (solid) and every time (dashed). Intervals of one
+    method that stand side by side are a band; those of counts, which are made otherwise, are bars.
+    """
     figure, axes = _new(9.6, 3.9)
     for number, (policy, (once, every)) in enumerate(policies.items()):
         shade = colour(policy, number)
@@ -204,9 +207,15 @@ def repeats(policies: Mapping[str, tuple[Curve, Curve]], labels: Mapping[str, st
             label = f"{labels.get(policy, policy)}, {'at least once' if marker == 'o' else 'every time'}"
             values = [v["value"] for _, v in points]
             axes.plot(k, values, color=shade, linestyle=dashes, linewidth=2, marker=marker, markersize=3.5, label=label)
-            low, high = ([v.get(side) for _, v in points] for side in ("low", "high"))
-            if None not in low and None not in high:
-                axes.fill_between(k, low, high, color=shade, alpha=0.13, linewidth=0)
+            known = [(size, v) for size, v in points if None not in (v.get("low"), v.get("high"))]
+            for of_counts, part in groupby(known, lambda point: point[1].get("interval") == "count"):
+                sizes, found = zip(*part, strict=True)
+                low, high = ([v[side] for v in found] for side in ("low", "high"))
+                if of_counts or len(sizes) == 1:
+                    beside = [size + 0.12 * number for size in sizes]  # so that no policy's bar hides another's
+                    axes.vlines(beside, low, high, color=shade, alpha=0.6, linewidth=2)
+                else:
+                    axes.fill_between(sizes, low, high, color=shade, alpha=0.13, linewidth=0)
     axes.set(xlabel="attempts per task, k", ylabel="share of tasks", ylim=(0, 1), title="Once, and every time")
     axes.yaxis.set_major_formatter(_percent())
     axes.set_xlim(left=0.6)

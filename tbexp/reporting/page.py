@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tbexp.errors import counted
 from tbexp.reporting.tables import Table
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def render(
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=visible
     )
+    environment.globals["counted"] = counted
     template = environment.from_string(files("tbexp.reporting").joinpath("report.html.j2").read_text(encoding="utf-8"))
     return template.render(
         name=name,

@@ -105,7 +105,9 @@ def _results(run: RunData, out: Path) -> Section | None:
         lines = {name: _curves(policies[name]) for name in curves}
         caption = (
             "Solid: share of tasks that pass at least once in k attempts (pass@k). Dashed: share that pass k of k. "
-            "The wider the gap, the less a single pass says."
+            "The wider the gap, the less a single pass says. 95% intervals for other tasks of the same kind; shaded: "
+            "by bootstrap over tasks; bars: Jeffreys' of a count of tasks, where each task's figure is 0 or 1. From "
+            "shade to bar the method changes, not the policy."
         )
         section.pictures.append(picture(out, "pass_at_k", caption, lambda: figures.repeats(lines, labels)))
     return section

@@ -56,6 +56,7 @@ class Side:
 
     letter: str
     label: str
+    full: str  # what the label may be short for
     source: Source
     run: RunData | None
     figures: Mapping[str, Json]
@@ -136,10 +137,12 @@ def compare_runs(
         figures = _figures(run)
         known = [name for name in POLICIES if name in figures or name in tallies]
         mine = policy if policy in known else None if policy else next(iter(known), None)
-        sides.append(Side(letters[i], f"{letters[i]}  {labels[i]}", source, run, figures, tallies, mine))
+        short, full = (f"{letters[i]}  {text}" for text in labels[i])
+        sides.append(Side(letters[i], short, full, source, run, figures, tallies, mine))
     for letter, (source, name) in zip(letters[len(runs) :], published, strict=True):
         figures = {"published": published_figures(name)}
-        sides.append(Side(letter, f"{letter}  {name}", source, None, figures, {}, "published"))
+        label = f"{letter}  {name}"
+        sides.append(Side(letter, label, label, source, None, figures, {}, "published"))
     first = next((i for i, (source, _, _) in enumerate(runs) if baseline in (source.entry, source.name)), 0)
     tests = _tests(sides, len(runs), first, every_pair, samples, seed)
     return Comparison(
@@ -399,8 +402,8 @@ def _text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _labels(names: Sequence[str], settings: Sequence[tuple[str, tuple[str, ...]]]) -> list[str]:
-    """By the one or two settings that differ, if they tell the runs apart; else by name."""
+def _labels(names: Sequence[str], settings: Sequence[tuple[str, tuple[str, ...]]]) -> list[tuple[str, str]]:
+    """(label, in full): by the one or two settings that differ, if they tell the runs apart; else by name."""
     if 1 <= len(settings) <= 2 and len(names) > 1:
         short = [".".join(key.split(".")[-2:]) for key, _ in settings]
         labels = [
@@ -408,12 +411,14 @@ def _labels(names: Sequence[str], settings: Sequence[tuple[str, tuple[str, ...]]
             for i in range(len(names))
         ]
         if len(set(labels)) == len(labels) and max(map(len, labels)) <= 2 * LONGEST_LABEL:
-            return labels
-    # Names of a sweep's jobs differ in their ends as often as in their beginnings: the middle goes.
-    half = LONGEST_LABEL // 2
-    return [
-        name if len(name) <= LONGEST_LABEL else f"{name[:half]}…{name[half + 1 - LONGEST_LABEL :]}" for name in names
-    ]
+            return [(label, label) for label in labels]
+    return [(shortened(name), name) for name in names]
+
+
+def shortened(text: str, most: int = LONGEST_LABEL) -> str:
+    """Names of a sweep's jobs differ in their ends as often as in their beginnings: the middle goes."""
+    half = most // 2
+    return text if len(text) <= most else f"{text[:half]}…{text[half + 1 - most :]}"
 
 
 def _letter(number: int) -> str:

@@ -46,7 +46,7 @@ def plain(cell: Cell) -> str:
     """A cell's text for a program: a number without separators and signs of people, nothing where none is known."""
     if cell.value is not None:
         return plain_number(cell.value)
-    text = cell.text
+    text = cell.full or cell.text
     if re.fullmatch(r"[+−-]?\d{1,3}(,\d{3})*(\.\d+)?|[+−-]?\d+(\.\d+)?", text):
         return text.replace(",", "").replace("−", "-").lstrip("+")
     return {DASH: "", "∞": "inf"}.get(text, text)

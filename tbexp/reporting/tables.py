@@ -29,6 +29,7 @@ class Cell:
     value: float | None = None  # of the CSV, where the text is no number that a program reads
     more: tuple[tuple[str, float | bool], ...] = ()  # the note's figures: columns of their own in the CSV
     named: bool = False  # the text is a name, and keeps its column beside those of `more`
+    full: str = ""  # what the text is short for: shown on pointing at it, and in the CSV
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +351,11 @@ def certainty_table(run: RunData) -> Table | None:
         *("policy", "figure", "value", "with other tasks of the same kind", "with the same tasks again"),
         "a task that passed every time passes at least",
     )
-    return Table("certainty", "How sure, by question: 95% intervals and bounds, in percent", columns, tuple(rows))
+    caption = (
+        "How sure, by question: 95% intervals and bounds, in percent. With the same tasks again, k of k has room for "
+        "0.98 of a task to either side at least: one task that is not sure moves the count by a whole one."
+    )
+    return Table("certainty", caption, columns, tuple(rows))
 
 
 def claims_table(run: RunData) -> Table | None:

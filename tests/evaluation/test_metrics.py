@@ -101,6 +101,21 @@ def test_few_attempts_make_no_task_sure(attempts: int, rates: tuple[float, ...])
     assert np.mean([low <= rate.mean() <= high for low, high in spans]) >= 0.925
 
 
+def test_the_interval_of_k_of_k_has_room_for_one_task_that_is_not_sure() -> None:
+    """Of a task with the chance q alone, the count lies 1 - q (with chance q) or q from its average."""
+    from tbexp.evaluation.intervals import fixed_tasks_every_time_interval
+
+    for tasks, seeds in ((48, 1), (507, 1), (48, 4)):
+        attempts = np.full(tasks, 20.0 * seeds)
+        passed = np.where(np.arange(tasks) < 20, attempts, 0.0)
+        low, high = fixed_tasks_every_time_interval(attempts, passed, 20, 20 / tasks)
+        assert 0.979 < seeds * (20 - tasks * low) < 1.0 and 0.979 < seeds * (tasks * high - 20) < 1.0
+    for room, enough in ((0.98, True), (0.94, False)):
+        q = np.linspace(0.0, 1.0, 1001)
+        covered = (1 - q) * (q <= room) + q * (1 - q <= room)
+        assert bool((covered > 0.95).all()) is enough
+
+
 def test_tasks_that_passed_always_or_never_are_not_sure_to_do_so_again() -> None:
     from tbexp.evaluation.intervals import fixed_tasks_interval
 

@@ -33,6 +33,8 @@ def attempts_of(passed: dict[str, int], n: int = 4, **more: Any) -> list[Attempt
 BASE = {"a:1": 4, "a:2": 2, "b:1": 0, "b:2": 1}
 TRAINED = {"a:1": 4, "a:2": 4, "b:1": 1, "b:2": 1}
 TASKS = {uid: uid[0] for uid in BASE}
+PAIR = {"base": 0, "trained": 2}
+KEYS = ("pass_at_k", "pass_power_k", "pass_power_k_plug_in")
 
 
 def run(policies: Any, **more: Any) -> dict[str, Any]:
@@ -359,6 +361,27 @@ def test_without_a_reliable_task_its_cost_is_infinite_and_the_summary_is_still_j
     assert summary["policies"]["base"]["retried"]["pass_rate"] is None
     text = json.dumps(summary, allow_nan=False)
     assert json.loads(text) == summary
+
+
+def test_the_same_tasks_have_the_same_intervals_whatever_they_are_called() -> None:
+    runs = {name: attempts_of({f"a:{i}": (i * i + shift) % 5 for i in range(30)}) for name, shift in PAIR.items()}
+    tasks = {uid: "all" for uid in (row.uid for row in runs["base"])}
+    found = run(runs, tasks=tasks, groups={"scenario": dict.fromkeys(tasks, "one"), "tag": dict.fromkeys(tasks, "x")})
+    for whole in (*found["policies"].values(), found["difference"]):
+        for part in (whole["by_domain"]["all"], whole["by_scenario"]["one"], whole["by_tag"]["x"]):
+            for key in ("pass_at_1", "passed_at_least_once", "observed_all_k"):
+                assert part[key] == whole[key] and part[key]["low"] < part[key]["high"]
+            assert part["pass_at_k"].items() <= whole["pass_at_k"].items()
+
+
+def test_of_each_k_it_is_told_whether_its_interval_is_that_of_a_count() -> None:
+    passed = {f"a:{i}": (0, 3, 4)[i % 3] for i in range(12)}
+    figures = run({"base": attempts_of(passed)}, tasks=dict.fromkeys(passed, "a"))["policies"]["base"]
+    counts = {key: [k for k, v in figures[key].items() if v.get("interval") == "count"] for key in KEYS}
+    assert counts == {"pass_at_k": ["2", "3", "4"], "pass_power_k": ["4"], "pass_power_k_plug_in": []}
+    for key, part in ((key, figures[key]) for key in counts):
+        for k in counts[key]:
+            assert (part[k]["low"], part[k]["high"]) == share_interval(round(part[k]["value"] * 12), 12)
 
 
 def test_further_groupings_get_their_own_figures() -> None:

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import yaml
 from tbexp.evaluation import TaskCounts
 from tbexp.pipeline.comparing import say
 from tbexp.pipeline.progress import Progress
+from tbexp.reporting import comparison_figures
 from tbexp.reporting.comparison import write_comparison
 from tbexp.reporting.side_by_side import (
     Comparison,
@@ -121,6 +123,43 @@ def test_runs_are_labelled_by_the_setting_that_differs(written: tuple[Comparison
     found, _ = written
     assert found.settings == (("optimizer.lr", ("0.0003", "0.001")),)
     assert [side.label for side in found.sides[:2]] == ["A  optimizer.lr=0.0003", "B  optimizer.lr=0.001"]
+
+
+def test_long_names_are_short_where_they_stand_beside_figures_and_whole_when_pointed_at(
+    folders: list[Path], tmp_path: Path
+) -> None:
+    name = "swap_the_whole_" * 12 + "end"
+    runs = [read(folders[0], f"{letter}_{name}") for letter in "xy"]
+    found = compared([(source, replace(run, config={}), tallies) for source, run, tallies in runs])
+    assert all(len(side.label) <= 33 and side.full == f"{side.letter}  {side.source.name}" for side in found.sides)
+    page = write_comparison(found, tmp_path / "result", title="names")
+    assert f'<td class="long" title="A  x_{name}">A  x_swap' in page.read_text().replace("\n", "")
+    rows = list(csv.DictReader((page.parent / "tables/results.csv").open()))
+    assert {row["run"] for row in rows} == {side.full for side in found.sides}
+
+
+def test_labels_of_a_figure_leave_room_for_what_stands_beside_them() -> None:
+    label = "A  buckets.bands.rarely.upper=0.08, optimizer.lr=1e-06  k=20  (partial)"
+    assert comparison_figures.wrapped(label).replace("\n", " ") == label
+    dot = comparison_figures.Dot("trained", {"pass@1": {"value": 0.5, "low": 0.4, "high": 0.6}})
+    pools = [frozenset("abc"), frozenset("bcd")]
+    for figure in (
+        comparison_figures.results([(label, [dot]), ("B" + label[1:], [dot])], ["pass@1"]),
+        comparison_figures.overlap([label, label], ["A", "B"], pools),
+        comparison_figures.bands([(label, {"hard": 3}, frozenset({"hard"}))] * 2),
+        comparison_figures.forecasts([(label, 0.5, None, None)] * 2),
+        comparison_figures.curves([comparison_figures.Step(label, {"m": [(1, 0.5)]}, None)] * 3, [("m", "M", "m")]),
+    ):
+        figure.canvas.draw()
+        renderer = figure.canvas.get_renderer()
+        axes = figure.axes[0]
+        legends = [text for legend in figure.legends for text in legend.get_texts()]
+        beside, under = (
+            [text.get_window_extent(renderer) for text in texts] for texts in (axes.get_yticklabels(), legends)
+        )
+        assert all(box.x0 >= 0 and box.x1 <= figure.bbox.width for box in [*beside, *under])
+        assert axes.get_window_extent(renderer).width > 0.3 * figure.bbox.width
+        assert all(one[1] <= other[0] for one, other in pairwise(sorted((box.y0, box.y1) for box in beside)))
 
 
 def test_published_figures_are_marked_and_take_no_part_in_tests(written: tuple[Comparison, Path]) -> None:

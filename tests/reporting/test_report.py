@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.collections import LineCollection
 
 from tbexp.reporting import write_report
-from tbexp.reporting.figures import outcome_cells, with_others
+from tbexp.reporting.figures import outcome_cells, repeats, with_others
 from tbexp.reporting.forecast import section_of, thrown_away
+from tbexp.reporting.page import Section, render
 from tbexp.reporting.run_data import read_run
-from tbexp.reporting.tables import Table, changes, group_tables, headline, percent, points
+from tbexp.reporting.tables import Cell, Table, changes, group_tables, headline, percent, points
 
 Build = Callable[..., Path]
 
@@ -485,6 +487,28 @@ def test_a_zero_has_no_sign() -> None:
 def test_importing_the_room_imports_no_matplotlib() -> None:
     code = "import sys, tbexp.reporting; assert not {'matplotlib', 'jinja2', 'yaml'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_intervals_of_one_method_are_a_band_and_those_of_counts_are_bars() -> None:
+    def curve(*counts: int) -> list[tuple[int, dict[str, Any]]]:
+        figure = {"value": 0.5, "low": 0.4, "high": 0.6}
+        return [(k, figure | ({"interval": "count"} if k in counts else {})) for k in range(1, 6)]
+
+    figure = repeats({"base": (curve(5), curve(4, 5)), "trained": (curve(), [])}, {})
+    bands, bars = [], []
+    for drawn in figure.axes[0].collections:
+        if isinstance(drawn, LineCollection):
+            bars.append([float(line[0][0]) for line in drawn.get_segments()])
+        else:
+            x = drawn.get_paths()[0].vertices[:, 0]
+            bands.append((float(x.min()), float(x.max())))
+    assert sorted(bands) == [(1.0, 3.0), (1.0, 4.0), (1.0, 5.0)] and sorted(bars) == [[4.0, 5.0], [5.0]]
+
+
+def test_a_folded_table_of_one_row_has_no_plural() -> None:
+    tables_ = [Table("t", "c", ("a",), ((Cell("x"),),) * n) for n in (1, 2)]
+    html = render(name="n", run="r", sections=[Section("s", "S", folded=tables_)])
+    assert "<summary>Table, 1 row</summary>" in html and "<summary>Table, 2 rows</summary>" in html
 
 
 def test_scenarios_and_tags_have_tables_where_tasks_have_several(full: Path) -> None:
