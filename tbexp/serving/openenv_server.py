@@ -32,7 +32,17 @@ from fastapi.responses import JSONResponse
 from openenv.core.env_server.http_server import create_fastapi_app
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, ConcurrencyConfig, EnvironmentMetadata, Observation, State
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    model_validator,
+)
 
 import tbexp
 from tbexp.config.schema import Limits
@@ -97,6 +107,18 @@ class TaskAction(Action):  # type: ignore[misc]
     terminal_tool_calls: list[Call] = Field(default_factory=list)
     tool_calls_before_content: bool = False  # of the same completion: their order makes no difference here
     reason: Literal["token_limit", "time_limit"] | None = None
+    _refused: str | None = PrivateAttr(None)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _read(cls, told: Any, read: ModelWrapValidatorHandler[TaskAction]) -> TaskAction:
+        """openenv's answer to what it cannot read does not say why, so it comes as an action that a step refuses."""
+        try:
+            return read(told)
+        except ValidationError as error:
+            action: TaskAction = cls.model_construct()
+            action._refused = _reasons(error)
+            return action
 
 
 class TaskObservation(Observation):  # type: ignore[misc]
@@ -204,7 +226,7 @@ class TaskEnvironment(Environment):  # type: ignore[misc]
         try:
             asked = Asked.model_validate(told)
         except ValidationError as error:
-            return "; ".join(f"{e['loc'][0]}={e['input']!r:.100}: {e['msg']}" for e in error.errors())
+            return _reasons(error)
         task = self._task_of(asked)
         return task if isinstance(task, str) else (asked, task)
 
@@ -229,10 +251,10 @@ class TaskEnvironment(Environment):  # type: ignore[misc]
         if self._last is not None:
             return self._last
         if self._attempt is None:
-            return TaskObservation(kind="error", error="reset comes first")
-        if action.type == "list_tools":
+            return TaskObservation(kind="error", error=action._refused or "reset comes first")
+        if action._refused is None and action.type == "list_tools":
             return self._stamped(TaskObservation(kind="tools", tools=[_tool(tool) for tool in self._tools]))
-        if wrong := _wrong(action):
+        if wrong := action._refused or _wrong(action):
             return self._stamped(TaskObservation(kind="error", error=wrong))
         self._state.step_count += 1
         if action.type == "give_up":
@@ -346,6 +368,18 @@ class TaskEnvironment(Environment):  # type: ignore[misc]
             asyncio.get_running_loop()
         except RuntimeError:
             ending.result()
+
+
+def _reasons(error: ValidationError) -> str:
+    """Each field that is wrong, with its value and what it should be; of many the first."""
+    wrong = error.errors()
+    told = []
+    for each in wrong[:5]:
+        where = ".".join(map(str, each["loc"])) or "action"
+        value = "" if each["type"] == "missing" else f"={each['input']!r:.100}"
+        told.append(f"{where}{value}: {each['msg']}")
+    more = f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+    return "; ".join(told) + more
 
 
 def _wrong(action: TaskAction) -> str | None:

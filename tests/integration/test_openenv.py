@@ -113,8 +113,21 @@ def test_a_task_that_is_done_wrong_fails_and_the_next_episode_begins_anew(url: s
         assert solve(env, UID)[-1].reward == 1.0
 
 
+UNREADABLE = (
+    ({"type": "no_such_type"}, "type='no_such_type': Input should be 'list_tools', 'call_tool', 'submit_message' or"),
+    ({"tool_name": "get_rental"}, "type: Field required"),
+    ({"type": "submit_message", "content": 3}, "content=3: Input should be a valid string"),
+    ({"type": "submit_message", "text": "Hello"}, "text='Hello': Extra inputs are not permitted"),
+    ({"type": "give_up", "reason": "tired"}, "reason='tired': Input should be 'token_limit' or 'time_limit'"),
+    ({"type": "call_tool", "parallel_tool_calls": [{}]}, "parallel_tool_calls.0.name: Field required"),
+    ({"type": "call_tool", "parallel_tool_calls": [{"name": n} for n in range(9)]}, "parallel_tool_calls.0.name=0: "),
+    ({"type": "submit_message", "content": "x", "metadata": []}, "metadata=[]: Input should be a valid dictionary"),
+)
+
+
 def test_mistakes_of_a_client_are_told_and_cost_no_step(url: str) -> None:
     with client(url) as env:
+        assert env.step(UNREADABLE[0][0]).observation["error"].startswith(UNREADABLE[0][1])
         assert env.step({"type": "list_tools"}).observation["error"] == "reset comes first"
         unknown = env.reset(test_uid="none.py:test_none")
         assert unknown.done and unknown.observation["finish_reason"] == "reset_error"
@@ -135,8 +148,11 @@ def test_mistakes_of_a_client_are_told_and_cost_no_step(url: str) -> None:
         found = [(each["call_id"], each["error"]) for each in batch["tool_results"]]
         assert found == [("a", "tool_not_found"), ("b", "invalid_args"), ("c", "invalid_args")]
         assert batch["tool_results"][2]["result"] == "Error: that was no JSON"
-        with pytest.raises(RuntimeError):
-            env.step({"type": "no_such_type"})
+        for action, why in UNREADABLE:
+            refused = env.step(action)
+            told = refused.observation
+            assert (told["kind"], told["steps_taken"], refused.done) == ("error", 1, False), action
+            assert told["error"].startswith(why) and len(told["error"]) < 900, (action, told["error"])
         gone = env.step({"type": "give_up", "reason": "token_limit"})
         assert (gone.done, gone.reward, gone.observation["finish_reason"]) == (True, 0.0, "token_limit")
 
