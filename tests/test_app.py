@@ -75,6 +75,17 @@ MISTAKES: list[tuple[list[str], list[str]]] = [
     (["buckets.by=bandd"], ["buckets.by: 'bandd' is unknown", "did you mean band?"]),
     (["buckets.bands.hard.upper=0.05"], ["buckets.bands.hard.upper", "0.05", "0.08", "out of order"]),
     (["training.verl=3"], ["training.verl", "mapping"]),
+    (["training.verl=[a,b]"], ["training.verl: [a,b] must be a mapping", "training.verl.<name>=..."]),
+    (
+        ["+training.verl=[a]", "optimizer.lrr=1"],
+        ["2 problems", "training.verl: [a] must be a mapping", "optimizer.lr?"],
+    ),
+    (["-m", "training.verl=[a],[b]"], ["training.verl: [a],[b] must be a mapping"]),
+    (["evaluation.rows={a: 1}"], ["evaluation.rows: {a: 1} must be a list", "evaluation.rows=[...]"]),
+    (["training.verl.a=[1]", "training.verl.a={b: 1}"], ["training.verl.a: a list and a mapping meet"]),
+    (["training.verl.a=[1]", "training.verl.a.b=1"], ["a key below a list is a place in it"]),
+    (["training.vrl.trainer.nnodes=2"], ["did you mean training.verl.trainer.nnodes?"]),
+    (["trainng.verl.data.seed=2"], ["did you mean training.verl.data.seed?"]),
     (["selection.reference.policy.kind=chatt"], ["'chatt' is unknown", "did you mean chat?"]),
     (["selection.reference.policy.endpoint.modle=m"], ["did you mean selection.reference.policy.endpoint.model?"]),
     (["policy=chat", "stages=[probe]"], ["policy.endpoint.base_url", "policy.endpoint.model"]),
@@ -116,7 +127,7 @@ def test_a_key_that_verl_does_not_have_is_told_with_the_others_before_anything_i
     assert app.main(["training.verl.actor_rollout_ref.actor.ppo_epoch=2", "optimizer.lrr=1"]) == 2
     said = capsys.readouterr().err
     assert "2 problems" in said and "optimizer.lrr" in said
-    assert "did you mean actor_rollout_ref.actor.ppo_epochs" in said
+    assert "did you mean training.verl.actor_rollout_ref.actor.ppo_epochs?" in said
     assert app.main(["training.verl.actor_rollout_ref.actor.ppo_epochs=2", "dry_run=true"]) == 0
     assert app.main(["training.verl.actor_rollout_ref.actor.ppo_epoch=2", "stages=[probe]", "dry_run=true"]) == 0
     assert not list(tmp_path.iterdir())

@@ -14,13 +14,13 @@ from typing import Any
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType
+from hydra.core.override_parser.types import ChoiceSweep, Override, OverrideType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from tbexp.config.compose import Composer, defaults_of, known_keys, open_mappings, plain
-from tbexp.config.nearest import did_you_mean, nearest, nearest_keys
+from tbexp.config.nearest import did_you_mean, mended, nearest, nearest_keys
 from tbexp.config.schema import Config
 from tbexp.config.secrets import NAME_IT, looks_secret, secret_name
 from tbexp.errors import Problem
@@ -103,6 +103,19 @@ def ours(key: str) -> bool:
     return key in known or key.startswith(open_ones)
 
 
+def below_open(key: str, known: Sequence[str]) -> list[str]:
+    """For a key whose parts above one of our open mappings, such as training.verl, are misspelled: the key as it would
+    be below that mapping.
+    """
+    parts = key.split(".")
+    found = []
+    for path in _schema()[1]:
+        depth = path.count(".")
+        if len(parts) > depth and path[:-1] in mended(parts[:depth], list(known)):
+            found.append(path + ".".join(parts[depth:]))
+    return found
+
+
 @functools.cache
 def _schema() -> tuple[frozenset[str], tuple[str, ...]]:
     known = frozenset(known_keys(defaults_of(Config)))
@@ -134,6 +147,10 @@ def composed_with(
         return refused(error)
     except (yaml.YAMLError, UnicodeDecodeError) as error:  # of a file in a folder of the user's
         return unreadable_file(error)
+    except ValueError as error:  # of a key below a list
+        return Problem(
+            f"a key below a list is a place in it, a whole number: {error}", fix="write the list as one value"
+        )
 
 
 def unreadable_file(error: yaml.YAMLError | UnicodeDecodeError) -> Problem:
@@ -149,7 +166,10 @@ def refused(error: Exception) -> Problem:
     """What Hydra says when it cannot compose, in one line, at the key that it says it of."""
     told = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     first = (str(told).strip().splitlines() or [type(told).__name__])[0]
-    return Problem(first.rstrip(":."), str(getattr(told, "full_key", None) or ""))
+    key = str(getattr(told, "full_key", None) or "")
+    if first.startswith("Cannot merge"):
+        return Problem("a list and a mapping meet", key, "give the one or the other")
+    return Problem(first.rstrip(":."), key)
 
 
 class Groups:
@@ -222,13 +242,26 @@ class Keys:
         if self.exists(key):
             if override.is_add() and not isinstance(override.value(), dict | list):
                 return Problem("the key is there already", f"+{key}", f"write {key}=...")
-            return None
+            return self.other_kind(override)
         if self.is_open(key, adding=override.is_add() or override.is_force_add()):
             return None
         if secret_name(key.rpartition(".")[2]):
             return Problem("there is no such key; secrets are named, never held", key, NAME_IT)
-        near = nearest_keys(key, [*self.job, *self._groups, "hydra", *self.hydra])
+        near = below_open(key, self.job) or nearest_keys(key, [*self.job, *self._groups, "hydra", *self.hydra])
         return Problem("there is no such key", key, did_you_mean(near) or "tbexp --cfg job shows all keys")
+
+    def other_kind(self, override: Override) -> Problem | None:
+        """A list where a mapping stands, or a mapping where a list does, neither of which Hydra can merge."""
+        kinds = {type(value) for value in values_of(override)}
+        if not kinds & {list, dict}:
+            return None
+        key, text = override.key_or_group, (override.input_line or "").partition("=")[2]
+        node: Any = OmegaConf.select(self._composed, key, throw_on_resolution_failure=False)
+        if isinstance(node, DictConfig) and list in kinds:
+            return Problem(f"{shown(text)} must be a mapping", key, f"set the keys below it: {key}.<name>=...")
+        if isinstance(node, ListConfig) and dict in kinds:
+            return Problem(f"{shown(text)} must be a list", key, f"write {key}=[...]")
+        return None
 
     def exists(self, key: str) -> bool:
         node: Any = self._composed
@@ -265,6 +298,12 @@ def first_value(override: Override) -> Any:
     if override.is_sweep_override():
         return None
     return None if override.is_delete() else override.value()
+
+
+def values_of(override: Override) -> list[Any]:
+    """What an override sets, in each of its jobs; of a range its numbers are not spelled out."""
+    value = None if override.is_delete() else override.value()
+    return list(value.list) if isinstance(value, ChoiceSweep) else [value]
 
 
 def choices_of(override: Override) -> list[Any]:

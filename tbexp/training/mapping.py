@@ -6,7 +6,6 @@ config, all unknown keys in one error.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib.util
 import json
@@ -16,10 +15,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tbexp.config.nearest import did_you_mean, mended
 from tbexp.config.schema import Config
 from tbexp.errors import Problem, UserError
 from tbexp.training.failures import FAILURES
 
+FEW = 4  # keys with one last part, of which two are worth a suggestion
 RAY_ENVIRONMENT_CPUS = 4  # TransferQueue's two actors, and one each for tasks and the agent loop to be placed
 
 
@@ -245,16 +246,16 @@ def check_passed_through(verl: Mapping[str, Any], base: Any) -> list[Problem]:
     for key, _ in passed_through(verl):
         if key in known or is_open(base, key):
             continue
-        near = nearest(key, known)
-        fix = f"did you mean {' or '.join(near)}?" if near else "see verl/trainer/config/ppo_trainer.yaml"
+        near = did_you_mean(f"training.verl.{name}" for name in nearest(key, known))
+        fix = near or "its keys are those of verl/trainer/config/ppo_trainer.yaml"
         problems.append(Problem(f"verl has no key {key}", f"training.verl.{key}", fix))
     return problems
 
 
 def nearest(key: str, known: list[str]) -> list[str]:
-    """Up to two near keys: spelled alike, or with the same last part elsewhere."""
-    same_leaf = [k for k in known if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
-    return list(dict.fromkeys([*difflib.get_close_matches(key, known, n=2, cutoff=0.8), *same_leaf]))[:2]
+    """Up to two near keys: with each part mended in its place; else, where few have it, with the same last part."""
+    same_leaf = [name for name in known if name.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
+    return mended(key.split("."), known) or (same_leaf[:2] if len(same_leaf) <= FEW else [])
 
 
 def dotted_keys(node: Any, prefix: str = "") -> Iterator[str]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -153,8 +154,24 @@ def test_all_unknown_keys_are_told_at_once_with_the_nearest() -> None:
         "training.verl.actor_rollout_ref.actor.entropy_coef",
         "training.verl.trainer.save_frequency",
     ]
-    assert "actor_rollout_ref.actor.entropy_coeff" in problems[0].fix
-    assert "trainer.save_freq" in problems[1].fix
+    assert "training.verl.actor_rollout_ref.actor.entropy_coeff" in problems[0].fix
+    assert problems[1].fix == "did you mean training.verl.trainer.save_freq?"
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("actor_rollout_ref.actor.ppo_epoch", ["actor_rollout_ref.actor.ppo_epochs"]),
+        ("actor_rolout_ref.actr.optim.lrr", ["actor_rollout_ref.actor.optim.lr"]),
+        ("actor.ppo_epochs", ["actor_rollout_ref.actor.ppo_epochs", "critic.ppo_epochs"]),
+        ("trainer.enable", []),  # many have such a key, and none is nearer than others
+        ("actor_rollout_ref.actor.foo", []),
+    ],
+)
+def test_what_is_suggested_differs_in_spelling_or_in_its_place(key: str, meant: list[str]) -> None:
+    (problem,) = check_passed_through({key: 1}, verls_own())
+    suggested = re.findall(r"training\.verl\.([\w.]+)", problem.fix)
+    assert suggested == meant and bool(meant) == problem.fix.startswith("did you mean ")
 
 
 def test_what_cannot_be_trained_is_told_at_once_before_anything_starts() -> None:
