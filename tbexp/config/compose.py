@@ -28,11 +28,10 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from tbexp.config.deciding import deciding_values
 from tbexp.config.folders import sweeps_folder
 from tbexp.config.schema import Config
 
-# What does not decide a run's results.
-NOT_IDENTITY = ("stages", "force", "dry_run", "store", "launcher", "tracking", "compare", "parity", "serve")
 MISSING = "???"
 # Pickled, of conf/ (which no command changes), whether it is a multirun, and the lines that choose options.
 _OF_CHOICES: dict[tuple[Path, bool, tuple[str, ...]], bytes] = {}
@@ -167,8 +166,7 @@ def plain(composed: DictConfig) -> dict[str, Any]:
 
 def run_id_of(config: Config) -> str:
     """Such as `seed1-3fa9c1d2`: the same for every command that asks for the same results."""
-    deciding = config.model_dump(mode="json", exclude=set(NOT_IDENTITY))
-    text = json.dumps(deciding, sort_keys=True)
+    text = json.dumps(deciding_values(config.model_dump(mode="json")), sort_keys=True)
     return f"seed{config.seed}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 

@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import tbexp
+from tbexp.config.deciding import ASIDE, deciding_values
 from tbexp.config.schema import STAGES, Config
 from tbexp.pipeline import identity
 from tbexp.pipeline.files import read_json, sha256_of
 from tbexp.pipeline.inputs import Inputs, files_read, reads_candidates, reads_held_out, reads_servers
 
-NOT_GIVEN = {"force", "dry_run", "launcher", "tracking", "compare", "serve"}  # what no stage's result depends on
+NOT_GIVEN = ASIDE - {"stages", "store"}  # which stages are done, and where what they share is
 
 
 def given(config: Config, model_key: str | None, inputs: Inputs) -> str:
     """Hash of what the stages are given. model_key: None where the base model's weights are not used."""
     value: dict[str, Any] = {
         "format": [tbexp.__version__, identity.FORMAT],
-        "config": config.model_dump(mode="json", exclude=NOT_GIVEN),
+        "config": deciding_values(config.model_dump(mode="json"), NOT_GIVEN),
         "model": model_key,
         "files": {file: inputs.digest(file) for file in files_read(config)},
     }

@@ -44,7 +44,8 @@ LINES = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
 WIDTH = 9.6
 LETTER = 0.08  # inches, of a label's mean letter
-LINE = 34  # letters of a label
+LINE = 36  # letters of a label
+NO_BREAK = "\u00a0\u00a0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,8 +296,8 @@ def tasks(labels: Sequence[str], order: Sequence[str], cells: Mapping[str, Seque
 
 
 def wrapped(label: str) -> str:
-    """On lines that leave room for what stands beside them."""
-    return "\n".join(textwrap.wrap(label, LINE, break_on_hyphens=False))
+    """On lines that leave room for what stands beside them; the letter stays with what it stands for."""
+    return "\n".join(textwrap.wrap(label.replace("  ", NO_BREAK, 1), LINE, break_on_hyphens=False))
 
 
 def _length(label: str) -> int:

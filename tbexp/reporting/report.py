@@ -15,6 +15,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from tbexp.config.deciding import deciding_values
 from tbexp.config.schema import BANDS
 from tbexp.errors import counted
 from tbexp.reporting import costs, endings, figures, forecast, tables
@@ -71,16 +72,22 @@ def write_report(run_dir: Path) -> Path:
 
 
 def digest(run: RunData) -> str:
-    """Hash of all that a report shows but the stages' seconds, which grow whenever a finished run is started again, and
-    of what is in the manifest whether the run has ended since or not.
+    """Hash of all that a report shows but the stages' seconds, which grow whenever a finished run is started again,
+    settings that decide no result, and the place of the folder; of what is in the manifest whether the run has ended
+    since or not.
     """
 
     def plain(value: Any) -> Any:
         return {f.name: getattr(value, f.name) for f in fields(value)} if is_dataclass(value) else str(value)
 
-    manifest = {key: value for key, value in run.manifest.items() if key not in ("stages", "finished")}
-    shown = json.dumps(plain(run) | {"manifest": manifest, "pages": made_of(run)}, sort_keys=True, default=plain)
-    return hashlib.sha256(shown.encode()).hexdigest()
+    shown = plain(run) | {
+        "folder": [run.folder.parent.name, run.folder.name],
+        "config": deciding_values(run.config),
+        "config_text": bool(run.config_text),
+        "manifest": {key: value for key, value in run.manifest.items() if key not in ("stages", "finished")},
+        "pages": made_of(run),
+    }
+    return hashlib.sha256(json.dumps(shown, sort_keys=True, default=plain).encode()).hexdigest()
 
 
 def _results(run: RunData, out: Path) -> Section | None:

@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tbexp.config.compose import opened, plain
+from tbexp.config.compose import opened, plain, run_id_of
 from tbexp.config.folders import conf_folder
 from tbexp.config.schema import Config
+from tbexp.pipeline.finished import given as given_of
 from tbexp.pipeline.identity import attempt_seed, campaign_key, digest, policy_identity, tasks_digest, training_key
+from tbexp.pipeline.inputs import Inputs
 from tbexp.tasks import Agent, Scenario, Task
 
 with opened(conf_folder()) as compose:
@@ -147,10 +149,38 @@ def test_what_generates_in_training_generates_the_attempts_of_local_weights_too_
         ("topology.gpus_per_node", 7),
         ("tracking.experiment", "other"),
         ("prices.gpu_hour_usd", 7.0),
+        ("launcher.secrets_file", "/other"),
+        ("sandbox.remote_env", ["OTHER"]),
+        ("sandbox.proxy.api_key_env", "OTHER"),
     ],
 )
 def test_names_lengths_speed_and_patience_change_no_key(key: str, value: Any) -> None:
     assert keys({key: value}) == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "same"),
+    [
+        ("launcher.secrets_file", "/other", True),
+        ("launcher.kind", "slurm", True),
+        ("launcher.partition", "other", True),
+        ("tracking.experiment", "other", True),
+        ("parity.compare", ["calls"], True),
+        ("policy.endpoint.api_key_env", "OTHER", True),
+        ("selection.reference.policy.endpoint.api_key_env", "OTHER", True),
+        ("sandbox.proxy.api_key_env", "OTHER", True),
+        ("sandbox.remote_env", ["OTHER"], True),
+        ("seed", 2, False),
+        ("prices.gpu_hour_usd", 7.0, False),
+        ("evaluation.attempts", 77, False),
+    ],
+)
+def test_a_run_and_what_it_was_given_are_the_same_wherever_it_runs_and_its_secrets_come_from(
+    key: str, value: Any, same: bool
+) -> None:
+    looked, other = config({"stages": ["report"]}), config({"stages": ["report"], key: value})
+    assert (run_id_of(other) == run_id_of(looked)) is same
+    assert (given_of(other, None, Inputs()) == given_of(looked, None, Inputs())) is same
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tbexp.attempts import AttemptRow, AttemptStore
 from tbexp.reporting import is_current, task_pages, write_report
@@ -81,6 +82,29 @@ def test_a_report_is_made_again_when_what_its_pages_are_made_of_is_gone_or_resto
     write_report(run)
     assert page_of(run) == pages and is_current(run)
     (run / "report/report.html").unlink()
+    assert not is_current(run)
+
+
+def test_a_report_stays_as_it_is_where_only_the_place_of_the_run_or_of_its_secrets_has_changed(run: Path) -> None:
+    settings: dict[str, Any] = {"name": "n", "launcher": {"secrets_file": "/a"}, "prices": {"gpu_hour_usd": 1.0}}
+    settings["policy"] = {"endpoint": {"model": "m", "api_key_env": "A"}}
+
+    def write() -> None:
+        (run / "config.yaml").write_text(yaml.safe_dump(settings))
+
+    write()
+    write_report(run)
+    settings["launcher"] = {"secrets_file": "/b", "partition": "other"}
+    settings["policy"]["endpoint"]["api_key_env"] = "B"
+    settings["tracking"] = {"uri": "http://localhost"}
+    write()
+    assert is_current(run)
+    moved = run.parent / "elsewhere" / run.parent.name / run.name
+    moved.parent.mkdir(parents=True)
+    shutil.copytree(run, moved)
+    assert is_current(moved)
+    settings["prices"]["gpu_hour_usd"] = 2.0
+    write()
     assert not is_current(run)
 
 
