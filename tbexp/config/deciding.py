@@ -10,7 +10,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 ASIDE = frozenset({"stages", "force", "dry_run", "store", "launcher", "tracking", "compare", "parity", "serve"})
-SOURCES: Mapping[str, Any] = {"api_key_env": None, "remote_env": []}  # names of variables that hold keys, and what stands for any of them
+# Names of variables that hold keys, and what stands for any of them.
+SOURCES: Mapping[str, Any] = {"api_key_env": None, "remote_env": []}
 
 
 def deciding_values(values: Mapping[str, Any], aside: Collection[str] = ASIDE) -> dict[str, Any]:
