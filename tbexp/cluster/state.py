@@ -1,7 +1,8 @@
 """What became of jobs: their states, their errors, their end.
 
 Decided here: who is asked, the controller first (it knows what happens now, and forgets within minutes), then
-accounting where there is any, then the files of the job. An error is the work's own message, else the end of its log.
+accounting where there is any, then the files of the job. An error is the work's own message, else the end of its log,
+without what Slurm says whenever it ends a job.
 """
 
 from __future__ import annotations
@@ -15,6 +16,16 @@ from pathlib import Path
 
 ALIVE = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "RESIZING")
 LAST_LINES = 12
+START = "Starting with JobEnvironment("  # submitit's first words of a start; a log may hold several
+ENDED = re.compile(
+    r"slurmstepd\S*: error: \*\*\* (?:JOB|STEP) \S+ ON (\S+) CANCELLED AT (\S+?)(?: DUE TO (.+?))? \*\*\*"
+)
+# What is said of every end. A task that was killed or out of memory is a cause, and stays.
+ALWAYS_SAID = re.compile(
+    r"submitit (INFO|WARNING) |\S+ \S+ WARNING Bypassing signal "
+    r"|srun: (got SIG|forcing job termination|Force Terminated|Job step aborted|Terminating|launch/slurm: _step_signal"
+    r"|error: \S+: tasks? \S+: (Terminated|Exited with exit code))"
+)
 NO_LOG = "0:53"  # Slurm's exit code of a job whose log could not be opened on the node, before anything of it ran
 
 
@@ -137,8 +148,26 @@ def error_of(folder: Path, name: str, state: JobState) -> str:
         return str(said)
     if not state.log.exists() and state.nodes and state.state != "CANCELLED":
         return unseen(folder, state)
-    lines = state.log.read_text(errors="replace").splitlines() if state.log.exists() else []
-    return "\n".join(lines[-LAST_LINES:]) or state.reason
+    return end_of_log(state) or state.reason
+
+
+def end_of_log(state: JobState) -> str:
+    """When and why Slurm ended the last start, if it did, and the start's last words."""
+    if not state.log.exists():
+        return ""
+    lines = state.log.read_text(errors="replace").splitlines()
+    starts = [number for number, line in enumerate(lines) if START in line]
+    told, ends = [], []
+    for line in lines[starts[-1] if starts else 0 :]:
+        if found := ENDED.match(line):
+            ends.append(found)
+        elif not ALWAYS_SAID.match(line):
+            told.append(line)
+    head = "it was cancelled" if state.state == "CANCELLED" else "Slurm ended it" if ends else ""
+    if ends:
+        node, at, why = max(ends, key=lambda end: end[3] or "").groups()
+        head += f" on {node} at {at}" + (f", due to {why.lower()}" if why else "")
+    return "\n".join([*([head] if head else []), *told[-LAST_LINES:]])
 
 
 def unseen(folder: Path, state: JobState) -> str:

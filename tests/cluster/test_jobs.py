@@ -68,6 +68,56 @@ def test_a_job_without_a_result_shows_the_end_of_its_log(monkeypatch: pytest.Mon
     assert failed.state == "OUT_OF_MEMORY" and failed.error.endswith("line 39") and "line 20" not in failed.error
 
 
+STEP_ENDS = """submitit INFO (2026-11-30 04:27:49,248) - Starting with JobEnvironment(job_id=8, hostname=n1, node=0(1))
+probe, part 1 of 3: 16 attempts
+srun: Job step aborted: Waiting up to 22 seconds for job step to finish.
+srun: got SIGCONT
+submitit WARNING (2026-11-30 04:29:12,769) - Bypassing signal SIGCONT
+2026-11-30 04:29:12,769 WARNING Bypassing signal SIGCONT
+slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-30T04:29:12{why} ***
+srun: forcing job termination
+slurmstepd-n1: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-30T04:29:12{why} ***
+2026-11-30 04:29:13,040 WARNING Slurm ends the job
+srun: error: n1: task 0: {task}
+srun: launch/slurm: _step_signal: Terminating StepId=7.0
+"""
+WORDS = "probe, part 1 of 3: 16 attempts\n2026-11-30 04:29:13,040 WARNING Slurm ends the job"
+AT = "on n1 at 2026-11-30T04:29:12"
+
+
+@pytest.mark.parametrize(
+    ("found", "log", "told"),
+    [
+        ("CANCELLED", STEP_ENDS.format(why="", task="Exited with exit code 143"), f"it was cancelled {AT}\n{WORDS}"),
+        ("CANCELLED", "srun: got SIGCONT\n", "it was cancelled"),
+        (
+            "TIMEOUT",
+            STEP_ENDS.format(why=" DUE TO TIME LIMIT", task="Terminated"),
+            f"Slurm ended it {AT}, due to time limit\n{WORDS}",
+        ),
+        (
+            "OUT_OF_MEMORY",
+            STEP_ENDS.format(why="", task="Out Of Memory"),
+            f"Slurm ended it {AT}\n{WORDS}\nsrun: error: n1: task 0: Out Of Memory",
+        ),
+        (  # of an earlier start
+            "FAILED",
+            STEP_ENDS.format(why=" DUE TO JOB REQUEUE", task="Terminated")
+            + STEP_ENDS.splitlines()[0]
+            + "\nthe shed burns\nsrun: error: n1: task 0: Exited with exit code 1\n",
+            "the shed burns",
+        ),
+    ],
+)
+def test_what_slurm_says_of_every_end_is_not_the_error_of_a_job(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: str, log: str, told: str
+) -> None:
+    monkeypatch.setattr(state, "run", lambda command: f"JobId=8 JobState={found} Reason=None NodeList=n1\n")
+    (tmp_path / "8_0_log.out").write_text(log)
+    (failed,) = state.states("8", tmp_path, 1)
+    assert failed.error == told
+
+
 @pytest.mark.parametrize(
     ("outcomes", "restarts", "told"),
     [
