@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 ALIVE = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "RESIZING")
-LAST_LINES = 12
+LAST_LINES, LAST_OF_CANCELLED = 12, 3
 START = "Starting with JobEnvironment("  # submitit's first words of a start; a log may hold several
 ENDED = re.compile(
     r"slurmstepd\S*: error: \*\*\* (?:JOB|STEP) \S+ ON (\S+) CANCELLED AT (\S+?)(?: DUE TO (.+?))? \*\*\*"
@@ -163,11 +163,12 @@ def end_of_log(state: JobState) -> str:
             ends.append(found)
         elif not ALWAYS_SAID.match(line):
             told.append(line)
-    head = "it was cancelled" if state.state == "CANCELLED" else "Slurm ended it" if ends else ""
+    cancelled = state.state == "CANCELLED"
+    head = "it was cancelled" if cancelled else "Slurm ended it" if ends else ""
     if ends:
         node, at, why = max(ends, key=lambda end: end[3] or "").groups()
         head += f" on {node} at {at}" + (f", due to {why.lower()}" if why else "")
-    return "\n".join([*([head] if head else []), *told[-LAST_LINES:]])
+    return "\n".join([*([head] if head else []), *told[-(LAST_OF_CANCELLED if cancelled else LAST_LINES) :]])
 
 
 def unseen(folder: Path, state: JobState) -> str:
