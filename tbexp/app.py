@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import re
 import signal
 import sys
 import tempfile
@@ -75,7 +74,10 @@ def command(words: list[str]) -> int:
     parser.error = not_understood  # type: ignore[method-assign]
     args = parser.parse_intermixed_args(words)  # so that -m may stand between overrides
     if args.info or args.hydra_help or args.shell_completion:
-        return hydra_itself(words)
+        from tbexp.config.show import hydra_itself
+
+        hydra_itself(words)
+        return DONE
     refused = [
         f"--{name}" for name in ("config_path", "config_name", "experimental_rerun") if getattr(args, name) is not None
     ]
@@ -96,6 +98,7 @@ def not_understood(message: str) -> NoReturn:
 def composed_command(args: argparse.Namespace) -> int:
     from tbexp.config.compose import opened
     from tbexp.config.folders import conf_folder
+    from tbexp.config.multirun import refuse_other_sweepers
 
     overrides = list(args.overrides)
     if args.config_dir is not None:
@@ -109,7 +112,9 @@ def composed_command(args: argparse.Namespace) -> int:
             refuse_other_sweepers(compose, overrides)
         jobs = checked(compose, overrides, multirun=multirun, here=args.cfg is None)
         if args.cfg is not None:
-            show(args, overrides, jobs[0])
+            from tbexp.config.show import show
+
+            show(args, overrides, jobs[0].hydra if jobs[0].of_run else None)
             return DONE
         inputs = new_inputs()
         jobs = readable(jobs, inputs)
@@ -142,6 +147,7 @@ def checked(compose: Composer, overrides: list[str], *, multirun: bool, here: bo
     here: whether this machine has to have what the config names.
     """
     from tbexp.config.compose import plain
+    from tbexp.config.multirun import jobs_of
     from tbexp.config.overrides import judge
 
     judged = judge(compose, overrides, multirun=multirun)
@@ -264,35 +270,6 @@ def of_training(config: Config) -> list[Problem]:
         return list(error.problems)
 
 
-def jobs_of(compose: Composer, overrides: list[str]) -> list[list[str]]:
-    """The overrides of each job of a multirun, by Hydra's own basic sweeper."""
-    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    sweeper = compose(overrides, multirun=True).hydra.sweeper
-    parser = OverridesParser.create(compose.loader)
-    given = parser.parse_overrides(overrides)
-    # A key that the command sets is not swept over by the ready sweep that it names.
-    set_here = {override.key_or_group for override in given}
-    swept = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items() if key not in set_here]
-    parsed = parser.parse_overrides([*swept, *overrides])
-    return [list(job) for batch in BasicSweeper.split_arguments(parsed, None) for job in batch]
-
-
-def refuse_other_sweepers(compose: Composer, overrides: list[str]) -> None:
-    """The jobs are run here, so a sweeper or launcher of Hydra's that was chosen would be passed over in silence."""
-    chosen = [line for line in overrides if line.lstrip("+").startswith(("hydra/sweeper=", "hydra/launcher="))]
-    wrong = [line for line in chosen if line.partition("=")[2] != "basic" and known(compose, line)]
-    if wrong:
-        fix = "leave it out; the jobs run one after the other, each with the launcher of the group launcher"
-        raise UserError([Problem("tbexp runs the jobs of a sweep itself", line, fix) for line in wrong])
-
-
-def known(compose: Composer, line: str) -> bool:
-    group, _, option = line.lstrip("+").partition("=")
-    return option in compose.options(group)
-
-
 def folder_of(composed: DictConfig, config: Config, *, multirun: bool) -> Path | Problem:
     """Where Hydra will run this job."""
     from omegaconf import OmegaConf
@@ -328,58 +305,6 @@ def is_alone(config: Config) -> bool:
     return not set(config.stages) & set(STAGES)
 
 
-# -- what Hydra does
-
-
-def show(args: argparse.Namespace, overrides: list[str], job: Composed) -> None:
-    """--cfg, --package, --resolve; of a run that is there, what would run with the run's own settings."""
-    if not job.of_run:
-        hydra().show_cfg(
-            config_name="config", overrides=overrides, cfg_type=args.cfg, package=args.package, resolve=args.resolve
-        )
-        return
-    from hydra.core.hydra_config import HydraConfig
-    from omegaconf import OmegaConf
-
-    # As Hydra shows what it composes; the values of a run are resolved as they are.
-    assert job.hydra is not None
-    HydraConfig.instance().set_config(job.hydra)
-    part = hydra().get_sanitized_cfg(job.hydra, args.cfg)
-    if args.package not in (None, "_global_"):
-        part = OmegaConf.select(part, args.package)
-        if part is None:
-            raise UserError(Problem(f"there is no {args.package}", "--package", "tbexp --cfg job shows what there is"))
-    if not OmegaConf.is_config(part):
-        sys.stdout.write(f"{part}\n")
-        return
-    head = "" if args.package in (None, "_global_") else f"# @package {args.package}\n"
-    sys.stdout.write(head + OmegaConf.to_yaml(part, resolve=args.resolve))
-
-
-def hydra() -> Any:
-    from hydra.core.global_hydra import GlobalHydra
-
-    return GlobalHydra.instance().hydra
-
-
-def hydra_itself(words: list[str]) -> int:
-    """--info, --hydra-help and --shell-completion, which tbexp adds nothing to."""
-    import hydra as hydra_package
-
-    from tbexp.config.compose import register
-    from tbexp.config.folders import conf_folder
-
-    register(conf_folder())
-    before, sys.argv = sys.argv, ["tbexp", *words]
-    try:
-        hydra_package.main(version_base="1.3", config_path=str(conf_folder()), config_name="config")(
-            lambda config: None
-        )()
-    finally:
-        sys.argv = before
-    return DONE
-
-
 # -- running
 
 
@@ -393,6 +318,7 @@ def run_one(job: Composed, inputs: Inputs) -> int:
 
 def run_all(master: DictConfig, overrides: list[str], jobs: Sequence[Composed], inputs: Inputs) -> int:
     """A job that fails leaves the others alone; the worst of their exit codes is the command's."""
+    from tbexp.config.multirun import ready_sweep
     from tbexp.pipeline.sweep import Job, run_sweep, sweep_name, worst
 
     told = [Job(job.overrides, job.config, job.run_dir, job.problems) for job in jobs]
@@ -426,12 +352,6 @@ def tell_of_mistakes(jobs: Sequence[Job]) -> None:
         count = sum(bool(job.problems) for job in jobs)
         lines = [f"  - {problem}\n      in: {'; '.join(each)}" for problem, each in wrong.items()]
         say("\n".join([f"tbexp: {count} of {len(jobs)} jobs cannot run, the others go on", *lines]))
-
-
-def ready_sweep(overrides: Sequence[str]) -> str | None:
-    """The option of +sweep=."""
-    chosen = [line.partition("=")[2] for line in overrides if line.lstrip("+").startswith("sweep=")]
-    return chosen[0] if chosen and re.fullmatch(r"[\w-]+", chosen[0]) else None
 
 
 def leaves_nothing(job: Composed) -> bool:
@@ -469,6 +389,8 @@ def in_hydra(
     """Runs one job as Hydra would: in its folder, with its log file and the callbacks `called`."""
     from hydra.core.utils import run_job
     from hydra.types import HydraContext
+
+    from tbexp.config.show import hydra
 
     assert job.hydra is not None
     overrides = [str(line) for line in job.hydra.hydra.overrides.task]

@@ -32,7 +32,7 @@ def plan(config: Config, run_dir: Path, inputs: Inputs) -> None:
         raise UserError(wrong)
     with Progress(sys.stdout) as progress:
         context = Context(config, run_dir, progress, Untracked(), inputs)
-        no_weights = weights_missing(context)
+        base, no_weights = base_weights(context) if config.policy.kind == "local" else ("", [])
         unnamed = list(to_be_named(config))
         missing = [*unnamed, *check_here(config, run_dir), *no_weights]
         no_weights += [problem for problem in missing if problem.where == "model.path"]
@@ -50,7 +50,7 @@ def plan(config: Config, run_dir: Path, inputs: Inputs) -> None:
                 from tbexp.serving.vllm_server import HOST, serve_command
 
                 if policy.kind == "local":
-                    weights, settings = base_weights(context), server_of_tokens(policy)
+                    weights, settings = base, server_of_tokens(policy)
                 else:
                     weights, settings = policy.vllm.model or config.model.path or "MODEL", policy.vllm
                 settings = settings.model_copy(update={"model": weights})
@@ -83,18 +83,6 @@ def plan(config: Config, run_dir: Path, inputs: Inputs) -> None:
                 progress.say(line)
 
 
-def weights_missing(context: Context) -> list[Problem]:
-    """What the base policy of the sample domain starts from and this machine lacks."""
-    config = context.config
-    if config.policy.kind != "local" or config.model.kind != "warmed" or config.model.path is not None:
-        return []
-    try:
-        context.model_key  # noqa: B018
-    except UserError as error:
-        return list(error.problems)
-    return []
-
-
 def stage_plans(config: Config, run_dir: Path, context: Context) -> dict[str, str]:
     """A sentence for each stage. Tasks that cannot be read here are not counted."""
     group, training, k = config.group, config.training, config.evaluation.attempts
@@ -125,12 +113,15 @@ def probe_plan(config: Config, tasks: str) -> str:
     return f"{tasks} x {counted(reference.attempts, 'attempt')} of {model}; then those it solves x {each}"
 
 
-def base_weights(context: Context) -> str:
-    """Where they are or will be; the model's name where what they are built from is missing here."""
+def base_weights(context: Context) -> tuple[str, list[Problem]]:
+    """Where they are or will be, and nothing; the model's name and why where what they are built from is missing here.
+    Of a folder that the config names, `check_here` says why.
+    """
+    model = context.config.model
     try:
-        return short_path(context.model_place)
-    except UserError:
-        return context.config.model.name
+        return short_path(context.model_place), []
+    except UserError as error:
+        return model.name, list(error.problems) if model.path is None else []
 
 
 def verl_plan(config: Config, run_dir: Path) -> Iterator[str]:

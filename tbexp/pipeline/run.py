@@ -161,10 +161,10 @@ def refuse_unbuilt(config: Config) -> None:
 
 
 def run_stages(context: Context) -> None:
-    from tbexp.pipeline import stages
+    from tbexp.pipeline import probing, stages
 
     functions: Mapping[str, Callable[[Context], None]] = {
-        "probe": stages.probe,
+        "probe": probing.probe,
         "select": stages.select,
         "train": stages.train,
         "evaluate": stages.evaluate,

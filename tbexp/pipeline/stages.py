@@ -17,7 +17,6 @@ from filelock import FileLock
 
 from tbexp.attempts import AttemptRow, AttemptStore
 from tbexp.config.schema import Config
-from tbexp.config.whole import write_whole
 from tbexp.errors import Problem, UserError, counted
 from tbexp.pipeline import identity
 from tbexp.pipeline.context import Context
@@ -27,7 +26,7 @@ from tbexp.pipeline.export import write_tb_infer
 from tbexp.pipeline.files import link, read_json, write_json
 from tbexp.pipeline.overlap import audit
 from tbexp.pipeline.preflight import template_problems
-from tbexp.pipeline.probing import REFERENCE, probe, probe_counts, probed_rows, reference_counts, screened
+from tbexp.pipeline.probing import REFERENCE, probe_counts, probed_rows, reference_counts, screened
 from tbexp.pipeline.sharing import Campaign, attempts_in, with_failed_tries
 from tbexp.pipeline.since import note_changes
 from tbexp.pipeline.wanted import FixedNumber
@@ -387,6 +386,3 @@ def forget(run: Context, stage: str) -> None:
         place.unlink()
     elif place.is_dir():
         shutil.rmtree(place)
-
-
-__all__ = ["Config", "evaluate", "forget", "probe", "report", "select", "train", "write_whole"]

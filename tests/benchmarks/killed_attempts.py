@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from many_attempts import Watching, played, sample
+from process_ends import all_gone, descendants
 
 from tbexp.attempts import AttemptStore
 from tbexp.attempts.row import digest
@@ -86,34 +87,6 @@ def killed(folder: Path, args: argparse.Namespace, at: int, rng: random.Random) 
     below = f"{len(left)} processes below it" + ("" if gone else ", of which some are left")
     print(f"  killed at {stored(folder):6} of {args.tasks * args.attempts} attempts, with {below}{torn}", flush=True)
     return gone
-
-
-def descendants(pid: int) -> set[int]:
-    found: set[int] = set()
-    try:
-        tasks = list(Path(f"/proc/{pid}/task").iterdir())
-        below = [int(child) for task in tasks for child in (task / "children").read_text().split()]
-    except OSError:  # ended while it was looked at
-        return found
-    for child in below:
-        found |= {child} | descendants(child)
-    return found
-
-
-def all_gone(pids: set[int]) -> bool:
-    """Whether the processes end; they are given time for it."""
-    for _ in range(1200):
-        if not any(running(pid) for pid in pids):
-            return True
-        time.sleep(0.05)
-    return False
-
-
-def running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def outcome(folder: Path, args: argparse.Namespace) -> Outcome:

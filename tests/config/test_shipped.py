@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tbexp.app import jobs_of
 from tbexp.config.compose import Composer, known_keys, opened, plain
 from tbexp.config.folders import chosen_by_default, conf_folder, options
+from tbexp.config.multirun import jobs_of
 from tbexp.config.validate import schema_keys, validate, validated
 from tbexp.evaluation import load_published
 from tbexp.serving.vllm_server import serve_command

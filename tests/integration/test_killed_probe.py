@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
-import time
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from tbexp.attempts import AttemptStore
 from tbexp.attempts.row import digest
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 PROGRAM = str(Path(__file__).parent / "data" / "killed_while_writing.py")
 SEED = 5
 SETTINGS = ("stages=[probe,select]",)
@@ -25,38 +26,15 @@ def rows_digest(place: Any) -> str:
     return digest(rows)
 
 
-def gone(pids: set[int]) -> bool:
-    """Whether the processes end; they are given time for it."""
-    for _ in range(600):
-        if not any(running(pid) for pid in pids):
-            return True
-        time.sleep(0.05)
-    return False
-
-
-def running(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
-
-
-def children(pid: int) -> set[int]:
-    found: set[int] = set()
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            found |= {int(child)} | children(int(child))
-    return found
-
-
 def killed(place: Any, requests: int) -> None:
     """The command, killed when it has made so many requests more; what it had started ends with it."""
+    from process_ends import all_gone, descendants
+
     left: set[int] = set()
 
     def before(number: int) -> Any:
         if number == moment:
-            left.update(children(process.pid))
+            left.update(descendants(process.pid))
             process.kill()
 
     moment = place.gardener.count + requests
@@ -65,7 +43,7 @@ def killed(place: Any, requests: int) -> None:
     process.communicate(timeout=240)
     place.gardener.before = lambda number: None
     assert process.returncode == -signal.SIGKILL
-    assert left and gone(left)
+    assert left and all_gone(left)
 
 
 def test_killed_at_seeded_moments_the_probe_ends_as_if_unbroken(unbroken: Any, new_place: Callable[[], Any]) -> None:

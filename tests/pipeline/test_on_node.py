@@ -119,12 +119,12 @@ def test_a_stage_that_ended_well_is_told_and_one_that_was_interrupted_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tbexp.config.schema import Config
-    from tbexp.pipeline import stages
+    from tbexp.pipeline import probing, stages
 
     def interrupted(context: Context) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(stages, "probe", lambda context: None)
+    monkeypatch.setattr(probing, "probe", lambda context: None)
     monkeypatch.setattr(stages, "report", interrupted)
     finished: list[str] = []
     config = Config.model_validate({**CONFIG, "stages": ["probe", "report"]})
