@@ -476,5 +476,8 @@ def test_a_cancelled_training_leaves_no_token_behind(cluster: Cluster, trained: 
     assert "train" in gone.stdout, gone.stdout + gone.stderr
     cluster.until(cluster.idle, 120)
     assert cluster.job(number)["JobState"] == "CANCELLED"
+    told = cluster.tbexp(*words, "stages=[status]", here=here).stdout
+    assert re.search(rf"train \({number}\) CANCELLED: it was cancelled on n\d at \S+\n", told), told
+    assert "srun:" not in told and "slurmstepd" not in told, told
     assert left_over(cluster) == [] and temp_folders(cluster) == [], secrets
     assert not list(here.rglob("head.json"))
