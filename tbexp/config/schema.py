@@ -320,7 +320,8 @@ class SandboxConfig(Group):
     remote_env: list[str] = Field(default_factory=list)
     call_timeout_s: Positive = 60.0  # of one tool call; longer: the world's failure
     start_timeout_s: Positive = 60.0  # of one attempt's servers
-    grade_timeout_s: Positive = 30.0  # of one check
+    # CPU time of one check, in whole seconds rounded up; it may take four times as long, waiting or asleep.
+    grade_timeout_s: Positive = 30.0
     grade_memory_mib: AtLeastOne = 1024  # of one check's process
     # A check that returns a number below 1 has failed with that reward (share), or, as in ThinkingBox, passed (pass).
     grade_numbers: Literal["share", "pass"] = "share"

@@ -2,6 +2,10 @@
 
 Decided here: time, and what a grading that does not end well is called. What the test's outcome means is decided in
 worker.py. Time that the judge takes is not the test's.
+
+A verdict counts once its process has ended well and the warm process that forked it was there to see it. A test that is
+killed, or whose warm process is, may be another one's victim: it is run again in a warm process that no other test is
+in. Who is killed there too has done it itself.
 """
 
 from __future__ import annotations
@@ -12,7 +16,9 @@ import dataclasses
 import hashlib
 import json
 import logging
+import math
 import os
+import secrets
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -34,6 +40,9 @@ MAX_FRAME = 1 << 28
 GRADERS = 32  # gradings at once
 OVER_MEMORY = 1000  # what the warm process calls the end of a test with too much memory; no process ends so
 CODES = 2000  # tests that the warm process is taken to hold; it keeps a few more
+WALL = 4  # times grade_timeout_s, which is CPU: a test that sleeps ends, and one that a busy machine starves does not
+KILLS = (-9, -15)  # SIGKILL, SIGTERM: ends that another test may have made
+ANSWER_S = 60.0  # that a warm process may take to fork, or to see a process end; a test can stop it
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +88,10 @@ class Servers(Protocol):
         ...
 
 
+class Killed(WorldError):
+    """A test's process, or the warm one, was killed from outside or by itself: nobody knows by whom."""
+
+
 class Grader:
     """A warm process that forks one process per grading; see `open_grader`."""
 
@@ -86,6 +99,9 @@ class Grader:
         self.config = config
         self.within_reach: list[str] = []  # of tests, since it cannot be kept from them here; known once one is graded
         self._launcher: Launcher | None = None
+        self._closed = False
+        self._alone = asyncio.Lock()
+        self._killers: set[str] = set()  # tests that were killed alone
         self._starting = asyncio.Lock()
         self._places = asyncio.Semaphore(GRADERS)
         self._seen: dict[str, int] = {}
@@ -101,33 +117,49 @@ class Grader:
         servers: Servers | None = None,
     ) -> Verdict:
         """The verdict of one test. What the test, the judge or the process does raises nothing, but for a judge's
-        UserError and WorldFailure: those end the run.
+        UserError and WorldFailure: those end the run. A test that is run again asks its judge again.
 
         fixtures: by name, each a mapping with `type` and arguments, or an object with `type` and `arguments`. An empty
         test_code means no grading: passed with reward 1. servers: what `x.server_tool` reaches.
         """
         if not test_code.strip():
             return Verdict(True, 1.0)
+        key = hashlib.blake2b(test_code.encode(), digest_size=16).hexdigest()
+        talk = _Talk(self.config.grade_timeout_s, test_code, judge, servers)
         async with self._places:
             try:
-                return await self._grade(test_code, context, judge, fixtures or {}, servers)
+                if key not in self._killers:
+                    with contextlib.suppress(Killed):
+                        return await self._grade(await self._running(), key, talk, context, fixtures or {})
+                    if talk.called:
+                        what = "the grader was killed while the test ran, which had called the live session by then"
+                        raise WorldError("grader_crashed", what)
+                return await self._grade_alone(key, talk.again(), context, fixtures or {})
             except WorldError as error:
                 return Verdict(None, 0.0, error, message=error.message)
 
+    async def _grade_alone(self, key: str, talk: _Talk, context: TestContext, fixtures: Mapping[str, Any]) -> Verdict:
+        """The verdict of a test in a warm process of its own, so that its end is its own doing."""
+        async with self._alone:
+            launcher = await self._start()
+            try:
+                return await self._grade(launcher, key, talk, context, fixtures)
+            except Killed as killed:
+                self._killers.add(key)
+                what = f"the task's test killed its grader: {launcher.reason}" if launcher.dead else killed.message
+                raise WorldError("grader_crashed", what) from killed
+            finally:
+                await launcher.stop()
+
     async def _grade(
-        self,
-        test_code: str,
-        context: TestContext,
-        judge: Judge | None,
-        fixtures: Mapping[str, Any],
-        servers: Servers | None,
+        self, launcher: Launcher, key: str, talk: _Talk, context: TestContext, fixtures: Mapping[str, Any]
     ) -> Verdict:
-        launcher = await self._running()
-        key = hashlib.blake2b(test_code.encode(), digest_size=16).hexdigest()
-        known = await self._known(launcher, key, test_code)
-        child = await launcher.child({"hash": key})
+        known = launcher is self._launcher and await self._known(launcher, key, talk.test_code)
+        child = await self._child(launcher, key)
+        judge, servers = talk.judge, talk.servers
         request = {
-            "code": None if known else test_code,
+            "token": talk.token,
+            "code": None if known else talk.test_code,
             "context": {f.name: getattr(context, f.name) for f in dataclasses.fields(context)},
             "judge_style": getattr(judge, "style", "legacy"),
             "judge_reading": getattr(judge, "reading", "sentence"),
@@ -136,15 +168,28 @@ class Grader:
             "fixtures": {name: plain_fixture(fixture) for name, fixture in fixtures.items()},
         }
         reader, writer = await asyncio.open_unix_connection(sock=child.socket, limit=1 << 20)
-        talk = _Talk(reader, writer, self.config.grade_timeout_s, test_code, judge, servers)
+        talk.reader, talk.writer = reader, writer
+        # Its own children may hold the other end for longer than it lives.
+        child.ended.add_done_callback(lambda _: writer.transport.abort() if launcher.dead else None)
         try:
             await talk.send(request)
-            return await talk.verdict(child)
+            return await talk.verdict(launcher, child)
         finally:
             writer.transport.abort()
             task = asyncio.create_task(launcher.end(child, 0.0 if talk.late else 2.0))
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
+
+    async def _child(self, launcher: Launcher, key: str) -> Child:
+        """Raises Killed where the warm process is gone, or is made to end since it does not answer."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await launcher.child({"hash": key})
+        except TimeoutError:
+            await launcher.stop(f"it did not answer within {ANSWER_S:g} s")
+            raise Killed("grader_crashed", launcher.reason) from None
+        except WorldError as error:
+            raise Killed(error.kind, error.message) if launcher.dead else error from None
 
     async def _known(self, launcher: Launcher, key: str, test_code: str) -> bool:
         """Whether the warm process holds the compiled test; it is told a test when it is seen a second time."""
@@ -159,6 +204,8 @@ class Grader:
                 with open(fd, "wb", closefd=False) as file:
                     file.write(test_code.encode())
                 await launcher.send({"op": "compile", "hash": key}, (fd,))
+            except WorldError as error:
+                raise Killed(error.kind, error.message) from error
             finally:
                 os.close(fd)
         return True
@@ -170,24 +217,30 @@ class Grader:
             if self._launcher is not None and not self._launcher.dead:
                 return self._launcher
             self._seen.clear()
-            hello = {
-                "path": sys.path,
-                "memory_mib": self.config.grade_memory_mib,
-                "over_memory": OVER_MEMORY,
-                "seconds": self.config.grade_timeout_s,
-            }
-            launcher = Launcher("the grader", SCRIPT, [sys.executable], hello)
-            env = allowed_environment(self.config.allow_env, {})
-            try:
-                answer = await launcher.start(env, None, self.config.start_timeout_s)
-            except Unfit as error:
-                raise WorldError("grader_crashed", f"the grader does not start: {error}") from error
-            told = {"reach the network": answer.get("network"), "see other processes": answer.get("processes")}
-            self.within_reach = [f"tests can {what}: {why}" for what, why in told.items() if why]
-            for sentence in self.within_reach:
-                log.warning("%s; it cannot be kept from them here", sentence)
-            self._launcher = launcher
-            return launcher
+            self._launcher = await self._start()
+            return self._launcher
+
+    async def _start(self) -> Launcher:
+        if self._closed:
+            raise WorldError("grader_crashed", "the grader is closed")
+        hello = {
+            "path": sys.path,
+            "memory_mib": self.config.grade_memory_mib,
+            "over_memory": OVER_MEMORY,
+            "seconds": self.config.grade_timeout_s,
+        }
+        launcher = Launcher("the grader", SCRIPT, [sys.executable], hello, ("grader_crashed", "grader_crashed"))
+        env = allowed_environment(self.config.allow_env, {})
+        try:
+            answer = await launcher.start(env, None, self.config.start_timeout_s)
+        except Unfit as error:
+            raise WorldError("grader_crashed", f"the grader does not start: {error}") from error
+        told = {"reach the network": answer.get("network"), "see other processes": answer.get("processes")}
+        within_reach = [f"tests can {what}: {why}" for what, why in told.items() if why]
+        for sentence in within_reach if within_reach != self.within_reach else ():
+            log.warning("%s; it cannot be kept from them here", sentence)
+        self.within_reach = within_reach
+        return launcher
 
     async def what_is_within_reach(self) -> list[str]:
         """What tests could do that they should not, one sentence each. Raises WorldError when no grader starts."""
@@ -195,32 +248,37 @@ class Grader:
         return self.within_reach
 
     async def close(self) -> None:
+        self._closed = True
         if self._ending:
-            await asyncio.wait(set(self._ending))
+            await asyncio.wait(set(self._ending), timeout=5.0)
         if self._launcher is not None:
             await self._launcher.stop()
+        if self._ending:  # a warm process that a test had stopped is gone now
+            await asyncio.wait(set(self._ending))
 
 
 class _Talk:
-    """One grading's conversation with its process."""
+    """One grading's conversation with its process.
 
-    def __init__(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        seconds: float,
-        test_code: str,
-        judge: Judge | None,
-        servers: Servers | None,
-    ):
+    What does not have its token was written by something else in the test, and is no verdict.
+    """
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def __init__(self, seconds: float, test_code: str, judge: Judge | None, servers: Servers | None):
         self.servers = servers
         self.test_code = test_code
-        self.reader = reader
-        self.writer = writer
-        self.left = seconds
         self.seconds = seconds
+        self.limit = math.ceil(seconds)  # of CPU, as the kernel counts it
+        self.left: float = self.limit * WALL
         self.judge = judge
         self.late = False
+        self.called = False  # the live session, whose state may be another one now
+        self.token = secrets.token_hex(8)
+
+    def again(self) -> _Talk:
+        return _Talk(self.seconds, self.test_code, self.judge, self.servers)
 
     async def send(self, message: Mapping[str, Any]) -> None:
         data = json.dumps(message).encode()
@@ -231,16 +289,18 @@ class _Talk:
         if size > MAX_FRAME:
             raise WorldError("grader_crashed", f"the test's process sent {size} bytes at once")
         message: dict[str, Any] = json.loads(await self.reader.readexactly(size))
+        if message.pop("token", None) != self.token:
+            raise ValueError("it is not the grader that says it")
         return message
 
-    async def verdict(self, child: Child) -> Verdict:
+    async def verdict(self, launcher: Launcher, child: Child) -> Verdict:
         try:
-            return await self._verdict(child)
+            return await self._verdict(launcher, child)
         except (AttributeError, KeyError, TypeError, ValueError) as error:  # a test may have changed what speaks here
             said = f"what the test's process says cannot be understood ({type(error).__name__}: {error})"
             raise WorldError("grader_crashed", said) from error
 
-    async def _verdict(self, child: Child) -> Verdict:
+    async def _verdict(self, launcher: Launcher, child: Child) -> Verdict:
         broken: WorldError | None = None  # the first failure of judge or server
         while True:
             start = time.monotonic()
@@ -249,9 +309,10 @@ class _Talk:
                     message = await self.receive()
             except TimeoutError:
                 self.late = True
-                raise WorldError("grader_timeout", f"the test did not end within {self.seconds:g} s") from None
+                what = f"the test did not end within {self.limit * WALL} s"
+                raise WorldError("grader_timeout", what) from None
             except (asyncio.IncompleteReadError, ConnectionError):
-                raise await _died(child, self.seconds) from None
+                raise await _died(launcher, child, self.limit) from None
             self.left -= time.monotonic() - start
             if "need" in message:
                 await self.send({"code": self.test_code})
@@ -270,6 +331,7 @@ class _Talk:
                 await self.send(answer)
                 continue
             if "tool" in message:
+                self.called = True
                 try:
                     assert self.servers is not None  # else the test's process has no way to ask
                     answer = {"answer": await self.servers.server_tool(*message["tool"])}
@@ -280,7 +342,9 @@ class _Talk:
                     answer = {"error": error.message}
                 await self.send(answer)
                 continue
-            return _read(message["verdict"], broken)
+            verdict = _read(message["verdict"], broken)
+            await _seen_out(launcher, child, self.limit)
+            return verdict
 
 
 def _read(verdict: Mapping[str, Any], broken: WorldError | None) -> Verdict:
@@ -301,8 +365,20 @@ def _read(verdict: Mapping[str, Any], broken: WorldError | None) -> Verdict:
     )
 
 
-async def _died(child: Child, seconds: float) -> WorldError:
-    """What a process that ended without a verdict died of."""
+async def _seen_out(launcher: Launcher, child: Child, limit: int) -> None:
+    """Wait for the end of a process that has given its verdict. Raises WorldError unless it and its grader did well."""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            status = await asyncio.shield(child.ended)
+    except TimeoutError:
+        await launcher.stop(f"it did not answer within {ANSWER_S:g} s")
+        status = child.ended.result()
+    if status:
+        raise await _died(launcher, child, limit)
+
+
+async def _died(launcher: Launcher, child: Child, limit: int) -> WorldError:
+    """What a process died of that ended without a verdict, or together with the warm process."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(1.0):
             await asyncio.shield(child.ended)
@@ -310,8 +386,9 @@ async def _died(child: Child, seconds: float) -> WorldError:
     if status == OVER_MEMORY:
         return WorldError("grader_memory", "the test and the processes that it started need more memory than they may")
     if status == -24:  # SIGXCPU
-        return WorldError("grader_timeout", f"the test used more than {seconds:g} s of CPU")
-    return WorldError("grader_crashed", f"the test's process ended without a verdict{child.describe_end()}")
+        return WorldError("grader_timeout", f"the test used more than {limit} s of CPU")
+    what = f"the test's process ended without a verdict{child.describe_end()}"
+    return (Killed if launcher.dead or status in KILLS else WorldError)("grader_crashed", what)
 
 
 def plain_fixture(fixture: Any) -> dict[str, Any]:

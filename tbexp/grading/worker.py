@@ -23,6 +23,7 @@ import importlib
 import inspect
 import io
 import json
+import math
 import mmap
 import os
 import re
@@ -35,7 +36,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-_dumps, _loads = json.dumps, json.loads  # a test may replace what it finds in modules
+# A test may replace what it finds in modules.
+_dumps, _loads, _exit, _pid = json.dumps, json.loads, os._exit, os.getpid
 TEST_FILE = "<test>"
 PRINTS = 20_000  # characters kept of what a test prints
 CODES = 2048  # compiled tests kept
@@ -128,11 +130,15 @@ def hide_processes() -> str:
 
 
 def limits(memory_mib: int, seconds: float) -> list[tuple[int, tuple[int, int]]]:
-    """What a grading may use besides what the warm process has: address space, CPU seconds, no core file."""
+    """What a grading may use besides what the warm process has: address space, CPU seconds, no core file.
+
+    CPU seconds are whole ones. They end in SIGXCPU, which tells them from other ends; a test that ignores it is killed.
+    """
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * mmap.PAGESIZE
-    memory, cpu = used + memory_mib * 1024 * 1024, int(seconds) + 2
-    return [(resource.RLIMIT_AS, (memory, memory)), (resource.RLIMIT_CPU, (cpu, cpu)), (resource.RLIMIT_CORE, (0, 0))]
+    memory, cpu = used + memory_mib * 1024 * 1024, math.ceil(seconds)
+    core = resource.RLIMIT_CORE, (0, 0)
+    return [(resource.RLIMIT_AS, (memory, memory)), (resource.RLIMIT_CPU, (cpu, cpu + 2)), core]
 
 
 class Bounded(io.TextIOBase):
@@ -173,7 +179,9 @@ class LiveContext(context.TestContext):  # type: ignore[misc, valid-type, unused
 
 
 class Channel:
-    """Length-prefixed JSON with the parent."""
+    """Length-prefixed JSON with the parent. What is sent has the token that the request came with."""
+
+    token = ""
 
     def __init__(self, fd: int):
         self.fd = fd
@@ -186,22 +194,21 @@ class Channel:
         while len(data) < size:
             part = os.read(self.fd, size - len(data))
             if not part:
-                os._exit(0)  # nobody is waiting
+                _exit(0)  # nobody is waiting
             data += part
         return data
 
     def send(self, message: Mapping[str, Any]) -> None:
-        self.write(encoded(message))
+        self.write(self.encoded(message))
+
+    def encoded(self, message: Mapping[str, Any]) -> bytes:
+        data = _dumps({"token": self.token, **message}, default=str).encode()
+        return len(data).to_bytes(8, "big") + data
 
     def write(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
             view = view[os.write(self.fd, view) :]
-
-
-def encoded(message: Mapping[str, Any]) -> bytes:
-    data = _dumps(message, default=str).encode()
-    return len(data).to_bytes(8, "big") + data
 
 
 def grade(request: Mapping[str, Any], known: tuple[CodeType, str] | None, channel: Channel) -> dict[str, Any]:
@@ -222,13 +229,8 @@ def grade(request: Mapping[str, Any], known: tuple[CodeType, str] | None, channe
     judge = judging.Judge(ask, request["judge_style"], request["judge_reading"])
     source = known[1] if known else request["code"]
     verdict: dict[str, Any] = {
-        "passed": None,
-        "reward": 0.0,
-        "error": None,
-        "line": None,
-        "line_content": "",
-        "message": "",
-    }
+        "passed": None, "reward": 0.0, "error": None, "line": None, "line_content": "", "message": "",
+    }  # fmt: skip
     try:
         sys.stdout = sys.stderr = prints
         numbers_pass = request["numbers"] == "pass"
@@ -462,7 +464,8 @@ def main() -> NoReturn:
         os.dup2(0, channel.fd)
         os.dup2(nothing, 0)
         os.dup2(2, 1)
-        request = channel.receive()
+        request, me = channel.receive(), _pid()
+        channel.token = request["token"]
         for kind, value in allowed:
             resource.setrlimit(kind, value)
         known = codes.get(message["hash"])
@@ -471,11 +474,12 @@ def main() -> NoReturn:
             request["code"] = channel.receive()["code"]
         message_of_memory = f"the test needs more than {hello['memory_mib']} MiB"
         try:
-            answer = encoded({"verdict": grade(request, known, channel)})
+            answer = channel.encoded({"verdict": grade(request, known, channel)})
         except MemoryError:
-            answer = encoded({"verdict": {"error": {"kind": "grader_memory", "message": message_of_memory}}})
-        channel.write(answer)
-        os._exit(0)
+            answer = channel.encoded({"verdict": {"error": {"kind": "grader_memory", "message": message_of_memory}}})
+        if _pid() == me:  # not one that the test forked, and that came back as well
+            channel.write(answer)
+        _exit(0)
 
     nothing = os.open(os.devnull, os.O_RDONLY)
     channel = Channel(os.dup(nothing))  # the number that a child's socket gets

@@ -113,9 +113,20 @@ def hide() -> None:
 class Launcher:
     """A running process that forks others: a launcher of one server at one level, or the warm grader."""
 
-    def __init__(self, name: str, script: Path, python: Sequence[str], hello: Mapping[str, Any]):
-        """hello: the first message to `script`, which answers it with {"up": ...} or {"unfit": why}."""
+    def __init__(
+        self,
+        name: str,
+        script: Path,
+        python: Sequence[str],
+        hello: Mapping[str, Any],
+        kinds: tuple[str, str] = ("server_crashed", "server_init"),
+    ):
+        """hello: the first message to `script`, which answers it with {"up": ...} or {"unfit": why}. kinds: of the
+        system error when it ended, and when it has no process to give.
+        """
         self.name = name
+        self.crashed, self.refused = kinds
+        self.reason = ""  # how it ended
         self.script = script
         self.python = python
         self.hello = hello
@@ -199,9 +210,9 @@ class Launcher:
         finally:
             child.log.close()
 
-    async def stop(self) -> None:
+    async def stop(self, reason: str = "it was stopped") -> None:
         """End the launcher and all its children."""
-        self._fail("it was stopped")
+        self._fail(reason)
         process = self._process
         if process is None:
             return
@@ -227,7 +238,7 @@ class Launcher:
                 await asyncio.sleep(0.002)
             except OSError as error:
                 self._fail(self._end(error))
-        raise WorldError("server_crashed", f"the launcher of {self.name} ended")
+        raise WorldError(self.crashed, f"{self.name}: {self.reason}")
 
     def _readable(self) -> None:
         for _ in range(64):
@@ -261,7 +272,7 @@ class Launcher:
             if "pid" in message:
                 answer.set_result((message["pid"], ended))
             else:
-                answer.set_exception(WorldError("server_init", f"no process for a session: {message['error']}"))
+                answer.set_exception(WorldError(self.refused, f"{self.name} has no process: {message['error']}"))
         elif not self.up.done():
             self.up.set_result(message)
 
@@ -283,15 +294,18 @@ class Launcher:
         if self.dead:
             return
         self.dead = True
+        self.reason = reason
         asyncio.get_running_loop().remove_reader(self._socket)
         self._socket.close()
         if not self.up.done():
             self.up.set_result({})
-        lost = WorldError("server_crashed", f"the launcher of {self.name}: {reason}")
+        lost = WorldError(self.crashed, f"{self.name}: {reason}")
         for answer in self._asked.values():
             if not answer.done():
                 answer.set_exception(lost)
-        for ended in self._children.values():
+        for pid, ended in self._children.items():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)  # the kernel ends the child with its parent, but not what that started
             if not ended.done():
                 ended.set_result(-int(signal.SIGKILL))
         self._children.clear()
@@ -303,7 +317,7 @@ class Unfit(Exception):
 
 async def start_server(server: Server, level: str, allow_env: Sequence[str], timeout: float) -> Launcher:
     """A launcher of `server` at `level`. Raises Unfit."""
-    name = f"server {server.name}"
+    name = f"the launcher of server {server.name}"
     if level == "exec":
         launcher = Launcher(name, SERVER_SCRIPT, [sys.executable], {"level": level})
         await launcher.start(allowed_environment((), {}), None, timeout)

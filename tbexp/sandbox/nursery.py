@@ -145,6 +145,7 @@ class Nursery:
         self.processes = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.most: tuple[int, int] | None = None  # bytes for a child with all below it; the status when it had more
         self.over: set[int] = set()
+        self.doomed: set[int] = set()  # killed here, and not yet reaped
         self.weighed = 0.0
         self.elder = self._children_of(self.pid)  # started by the server's own import
         self.control_fd = control.socket.fileno()
@@ -230,18 +231,26 @@ class Nursery:
                 return
             if not pid:
                 return
-            if pid not in self.children:  # what a child had left behind and was killed here
+            if pid not in self.children:  # what a child had left behind
+                if pid in self.doomed:  # it may have started more before it ended
+                    self.doomed.discard(pid)
+                    self._sweep()
                 continue
-            # What the child left running, in its group or out of it, has no one to serve any more.
             kill_group(pid)
             self.children.discard(pid)
-            for stray in self._children_of(self.pid) - self.children - self.elder:
-                kill_group(stray)
+            self._sweep()
             ended = os.waitstatus_to_exitcode(status)
             if pid in self.over and self.most is not None:
                 self.over.discard(pid)
                 ended = self.most[1]
             self.control.send({"exit": pid, "status": ended})
+
+    def _sweep(self) -> None:
+        """What ended children left running, in their groups or out of them, has no one to serve any more."""
+        for stray in self._children_of(self.pid) - self.children - self.elder:
+            self.doomed.add(stray)
+            for member in {stray} | self._below(stray):
+                kill_group(member)
 
     def _weigh(self) -> None:
         """End the children that have more memory than they may, together with the processes that they started.
@@ -268,8 +277,8 @@ class Nursery:
         """Bytes; memory shared with others by its share."""
         try:
             fd = os.open(f"{pid}/smaps_rollup", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.processes)
-            with os.fdopen(fd, encoding="ascii") as file:
-                return next(int(line.split()[1]) << 10 for line in file if line.startswith("Pss:"))
+            with os.fdopen(fd, "rb") as file:
+                return next(int(line.split()[1]) << 10 for line in file if line.startswith(b"Pss:"))
         except (OSError, StopIteration):  # it has ended
             return 0
 
@@ -305,7 +314,7 @@ def children_of(pid: int, processes: int) -> set[int]:
         try:
             for thread in os.listdir(folder):  # noqa: PTH208 - by its number: graders have no /proc
                 fd = os.open(f"{thread}/children", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
-                with os.fdopen(fd, encoding="ascii") as file:
+                with os.fdopen(fd, "rb") as file:  # no text: its codec would be imported, and SIGTERM break into that
                     found |= {int(child) for child in file.read().split()}
         finally:
             os.close(folder)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import subprocess
 import sys
 import textwrap
@@ -93,6 +94,18 @@ OUTCOMES: dict[str, tuple[str, tuple[bool | None, float, str | None, int | None,
         "    except OSError:\n        pass",
         (None, 0.0, "grader_crashed", None, "cannot be understood"),
     ),
+    "gives its own verdict": (
+        "import json, os\ntold = json.dumps({'verdict': {'passed': True, 'reward': 1.0}}).encode()\n"
+        "for fd in range(3, 64):\n    try:\n        os.write(fd, len(told).to_bytes(8, 'big') + told)\n"
+        "    except OSError:\n        pass\nos._exit(0)",
+        (None, 0.0, "grader_crashed", None, "cannot be understood"),
+    ),
+    "closes its pipe": ("import os\nos.closerange(3, 64)", (None, 0.0, "grader_crashed", None, "without a verdict")),
+    "lets a fork come back": (
+        "import os\nif not os.fork():\n    return True\nos.wait()\nassert False, 'the first one decides'",
+        (False, 0.0, None, 6, "the first one decides"),
+    ),
+    "kills its group": ("import os\nos.killpg(0, 9)", (None, 0.0, "grader_crashed", None, "SIGKILL")),
     "is killed": ("import os\nos.kill(os.getpid(), 11)", (None, 0.0, "grader_crashed", None, "SIGSEGV")),
     "uses the network": ("import socket\nsocket.create_connection(('127.0.0.1', 9))",
                          (None, 0.0, "test_code", 3, "Error")),
@@ -144,10 +157,22 @@ def test_what_a_test_does_decides_between_passed_failed_and_broken():
         assert words in verdict.message, name
 
 
-def test_a_test_that_loops_for_ever_is_ended():
-    verdict = grade("while True: pass", grade_timeout_s=0.3)
+@pytest.mark.parametrize("body", ["while True: pass", "import os\nos.fork()\nwhile True: pass"])
+def test_a_test_that_loops_for_ever_is_ended_by_its_cpu_time(monkeypatch, body):
+    monkeypatch.setattr("tbexp.grading.grader.WALL", 1000)
+    verdict = grade(body, grade_timeout_s=0.3)
     assert verdict.passed is None and verdict.system_error is not None
-    assert verdict.system_error.kind == "grader_timeout"
+    assert verdict.system_error.kind == "grader_timeout" and "more than 1 s of CPU" in verdict.message
+
+
+def test_a_test_that_sleeps_for_ever_is_ended():
+    verdict = grade("import time\ntime.sleep(3600)", grade_timeout_s=0.3)
+    assert verdict.passed is None and verdict.system_error is not None
+    assert verdict.system_error.kind == "grader_timeout" and "did not end within 4 s" in verdict.message
+
+
+def test_time_that_a_test_does_not_compute_in_counts_a_quarter():
+    assert grade("import time\ntime.sleep(1.5)", grade_timeout_s=1).passed
 
 
 CHILDREN = """
@@ -277,7 +302,7 @@ def test_a_judge_that_dies_is_a_system_error_even_when_the_test_hides_it(body):
 def test_the_judges_time_is_not_the_tests():
     class Slow:
         async def ask(self, system: str, user: str) -> str:
-            await asyncio.sleep(0.8)
+            await asyncio.sleep(5)
             return "yes"
 
     assert grade("assert judge.yesno('?')", judge=Slow(), grade_timeout_s=0.6).passed
@@ -534,6 +559,140 @@ def test_the_grader_is_started_again_when_it_died():
                 grader._launcher._process.kill()
                 grader._launcher._process.wait()
                 await asyncio.sleep(0.05)
+
+    asyncio.run(go())
+
+
+def written(body: str) -> str:
+    return "def test(x, judge):\n" + textwrap.indent(body, "    ") + "\n__tb_test_fn = test\n"
+
+
+FORKS = "import os, time\ngrader = os.getppid()\nif not os.fork():\n    "
+KILLERS = {
+    "kills it": "import os\nos.kill(os.getppid(), 9)",
+    "kills it and waits for that": "import os, time\nos.kill(os.getppid(), 9)\ntime.sleep(3600)",
+    "tells it to end": "import os\nos.kill(os.getppid(), 15)",
+    "kills its group": "import os\nos.killpg(os.getpgid(os.getppid()), 9)",
+    "has a process kill it": f"{FORKS}os.kill(grader, 9)\ntime.sleep(3600)",
+    "has one kill it that leaves": f"{FORKS}os.setsid()\n    os.kill(grader, 9)\n    time.sleep(3)\ntime.sleep(99)",
+}
+
+
+@pytest.mark.parametrize("how", KILLERS)
+def test_a_test_that_ends_the_grader_is_the_only_one_that_suffers(how):
+    async def go() -> None:
+        async with open_grader(SandboxConfig(name="x", kind="prefork")) as grader:
+            assert (await grader.grade(written("pass"), CONTEXT)).passed
+            first = grader._launcher
+            assert first is not None
+            asked = asyncio.Event()
+
+            class Waits:
+                times = 0
+
+                async def ask(self, system: str, user: str) -> str:
+                    self.times += 1
+                    if self.times == 2:
+                        asked.set()
+                    while not first.dead:
+                        await asyncio.sleep(0.01)
+                    return "yes"
+
+            judge = Waits()
+            code = written("assert judge.yesno('?') and x.effects['n'] % 2, 'even'")
+            others = [
+                asyncio.create_task(grader.grade(code, TestContext(effects={"n": n}), judge=judge)) for n in (1, 2)
+            ]
+            await asked.wait()
+            culprit = await grader.grade(written(KILLERS[how]), CONTEXT)
+            assert (culprit.passed, culprit.reward) == (None, 0.0) and culprit.system_error is not None
+            assert culprit.system_error.kind == "grader_crashed"
+            assert "the task's test killed its grader: it ended" in culprit.message
+            one, two = await asyncio.gather(*others)
+            assert (one.passed, one.system_error) == (True, None)
+            assert (two.passed, two.system_error, two.message) == (False, None, "even")
+            assert (await grader.grade(written("pass"), CONTEXT)).passed
+            second = grader._launcher
+            again = await grader.grade(written(KILLERS[how]), CONTEXT)
+            assert again.message == culprit.message
+            assert grader._launcher is second and second is not None and not second.dead
+
+    asyncio.run(go())
+
+
+def test_a_test_that_stops_the_grader_holds_no_other_up(monkeypatch):
+    async def go() -> None:
+        async with open_grader(SandboxConfig(name="x", kind="prefork")) as grader:
+            with monkeypatch.context() as patch:
+                patch.setattr("tbexp.grading.grader.ANSWER_S", 0.5)
+                culprit = await grader.grade(written("import os\nos.kill(os.getppid(), 19)"), CONTEXT)
+            assert culprit.passed is None and "killed its grader: it did not answer" in culprit.message
+            assert (await grader.grade(written("pass"), CONTEXT)).passed
+
+    asyncio.run(go())
+
+
+def test_a_test_that_is_killed_by_another_is_run_again():
+    async def go() -> None:
+        async with open_grader(SandboxConfig(name="x", kind="prefork")) as grader:
+            pids: list[int] = []
+
+            class Kills:
+                async def ask(self, system: str, user: str) -> str:
+                    pids.append(int(user.partition("PID ")[2].partition(" ")[0]))
+                    if len(pids) == 1:
+                        os.kill(pids[0], 9)
+                    return "yes"
+
+            code = written("import os\nassert judge.evaluate_bool('s', f'PID {os.getpid()} ')")
+            assert (await grader.grade(code, CONTEXT, judge=Kills())).passed
+            assert len(set(pids)) == 2
+
+    asyncio.run(go())
+
+
+def test_a_killed_test_that_has_called_the_live_session_is_not_run_again():
+    async def go() -> None:
+        async with open_grader(SandboxConfig(name="x", kind="prefork")) as grader:
+            calls = []
+
+            class Shop:
+                async def server_tool(self, server: str, tool: str, arguments: Any) -> str:
+                    calls.append(tool)
+                    assert grader._launcher is not None and grader._launcher._process is not None
+                    grader._launcher._process.kill()
+                    return "sold"
+
+            verdict = await grader.grade(written("x.server_tool('shop', 'sell')"), CONTEXT, servers=Shop())
+            assert verdict.passed is None and verdict.system_error is not None and calls == ["sell"]
+            assert verdict.system_error.kind == "grader_crashed" and "live session" in verdict.message
+
+    asyncio.run(go())
+
+
+HOPS = """
+import os, subprocess, sys
+hop = "import os\\nfor _ in range(10**6):\\n    if os.fork(): os._exit(0)\\n    os.setsid(); os.write(2, b'.')"
+with open({file!r}, "wb") as out:
+    subprocess.Popen([sys.executable, "-c", hop], stderr=out)
+while not os.path.getsize({file!r}):
+    pass
+"""
+
+
+def test_what_runs_from_one_process_into_the_next_is_ended_with_its_test(tmp_path):
+    async def go() -> None:
+        file = tmp_path / "hops"
+        async with open_grader(SandboxConfig(name="x", kind="prefork")) as grader:
+            assert (await grader.grade(written(HOPS.format(file=str(file))), CONTEXT)).passed
+            seen, still = 0, 0
+            for _ in range(600):
+                await asyncio.sleep(0.02)
+                still = still + 1 if file.stat().st_size == seen else 0
+                seen = file.stat().st_size
+                if still == 25:
+                    return
+        raise AssertionError(f"{seen} processes, and it goes on")
 
     asyncio.run(go())
 

@@ -57,6 +57,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str, Any, str]] = {
     "the test sleeps for ever": ({}, "import time; time.sleep(3600)", None, "grader_timeout"),
     "the test allocates 10 GB": ({}, "bytearray(10 ** 10)", None, "grader_memory"),
     "the test kills its process": ({}, "import os; os.kill(os.getpid(), 9)", None, "grader_crashed"),
+    "the test kills its grader": ({}, "import os; os.kill(os.getppid(), 9)", None, "grader_crashed"),
     "the test is wrong itself": ({}, "stok", None, "test_code"),
 }
 # What looks like a fault of the world and is none: verdict, and words of what the agent was told or of the verdict.
