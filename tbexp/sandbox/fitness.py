@@ -1,9 +1,11 @@
 """What a server must not have done before it is forked: standalone, standard library only, loaded by path.
 
 A fork must not share what a process of its own would not. A server that starts a thread, leaves a file or socket open,
-writes a file, fixes or draws random numbers, or takes the time, before it is asked anything, is unfit. Draws of time
-and chance count in the server's own code only, which is all that is neither the standard library nor installed
-(site-packages) beside the server: what libraries draw at import is hardly ever seen by a session. What holds a state
+maps memory that forks share, writes a file, fixes or draws random numbers, or takes the time, before it is asked
+anything, is unfit. So is one that looks up a function of C for time or chance (`ctypes`): whether it is called, and
+when, is not seen. Draws of time and chance count in the server's own code only, which is all that is neither the
+standard library nor installed (site-packages) beside the server: what libraries draw at import is hardly ever seen by a
+session. What holds a state
 that a fork would go on with counts whoever made it: numpy's generators, and threads, also those that Python's
 `threading` knows nothing of. SQLite's own random state is renewed in each fork.
 One use of the time is harmless: a statement `something.NAME = time.time()` where no code of the server reads an
@@ -42,6 +44,10 @@ CLOCKS: tuple[Any, ...] = (
 DRAWS: tuple[Any, ...] = (os.urandom, os.getrandom, os.getpid, os.getppid, threading.get_native_id)
 WATCHED = {*CLOCKS, *DRAWS}
 # By name and module, which may be loaded later than this one.
+C_DRAWS = {"time", "clock", "clock_gettime", "gettimeofday", "times", "rand", "srand", "random", "srandom", "initstate",
+           "setstate", "drand48", "lrand48", "mrand48", "srand48", "seed48", "arc4random", "arc4random_buf",
+           "arc4random_uniform", "getrandom", "getentropy", "getpid", "gettid", "getppid", "uuid_generate",
+           "uuid_generate_random", "uuid_generate_time", "RAND_bytes"}  # fmt: skip
 WATCHED_LATE = {"generate_time_safe": "_uuid", "RAND_bytes": "_ssl"}
 NOW = {"now", "utcnow", "today"}
 GENERATOR: Any = random.random.__self__  # type: ignore[attr-defined]
@@ -56,7 +62,7 @@ INSTALLED = ("site-packages", "dist-packages")
 # Of the standard library: what draws for its caller.
 WRAPPERS = {STDLIB + name.replace("/", os.sep) for name in (
     "uuid.py", "secrets.py", "random.py", "tempfile.py", "_pydatetime.py", "datetime.py", "os.py", "ssl.py",
-    "statistics.py", "email/utils.py",
+    "statistics.py", "email/utils.py", "ctypes/__init__.py",
 )}  # fmt: skip
 TOUCHING = {"os.exec", "os.fork", "os.link", "os.mkdir", "os.posix_spawn", "os.remove", "os.rename", "os.symlink",
             "os.system", "socket.bind", "socket.connect", "subprocess.Popen"}  # fmt: skip
@@ -76,6 +82,7 @@ class Watch:
         self.databases: set[int] = set()  # connections of SQLite that are looked into
         self.sqlite = False  # it was used, and may have drawn
         self.files = open_files()
+        self.shared = shared_memory()
         self.fixed: set[int] = set()  # generators of a fixed seed: a process of its own would have the same
         self.clock = (time.time, datetime.datetime, datetime.date)
         self.stamps: list[tuple[Stamp, float, float]] = []  # with the times before and after it was taken
@@ -94,6 +101,10 @@ class Watch:
             name = os.fsdecode(args[0]) if isinstance(args[0], str | bytes) else ""  # a number: opened already
             if name and "__pycache__" not in name and name != os.devnull:
                 self.reasons.append(f"it writes {name} before it is asked anything")
+        elif event == "ctypes.dlsym" and args[1] in C_DRAWS:
+            if (caller := self._caller(sys._getframe(1))) is not None:
+                place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+                self.reasons.append(f"{place} takes C's {args[1]}, which all sessions would share")
         elif event == "sqlite3.connect":
             self.sqlite = True
         elif event == "sqlite3.connect/handle":  # it may have the number of one that is gone
@@ -124,15 +135,19 @@ class Watch:
                     return
             except TypeError:
                 return
-        caller: FrameType | None = frame
-        while caller is not None and (not (file := file_of(caller)) or file in WRAPPERS):
-            caller = caller.f_back
-        if caller is not None and self._own(file_of(caller)):
+        caller = self._caller(frame)
+        if caller is not None:
             place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
             if arg is self.clock[0] and caller is frame and (name := stored_attribute(frame)):
                 self._taken = Stamp(name, place), time.time()
                 return
             self.reasons.append(f"{place} takes {getattr(arg, '__qualname__', arg)}, which all sessions would share")
+
+    def _caller(self, frame: FrameType | None) -> FrameType | None:
+        """Who draws in `frame`, if that is the server's own code."""
+        while frame is not None and (not (file := file_of(frame)) or file in WRAPPERS):
+            frame = frame.f_back
+        return frame if frame is not None and self._own(file_of(frame)) else None
 
     def _look_into(self, owner: Any) -> None:
         """Have SQLite tell what it runs for a connection, or a cursor of one, that was not seen before."""
@@ -168,6 +183,10 @@ class Watch:
             known = known and (inside is not full or not full.startswith(STDLIB))
             self.owned[path] = known
         return known
+
+    def _harmless(self, target: str) -> bool:
+        """As a standard file, which each session gets anew: nothing, or what another one was."""
+        return target == os.devnull or target in self.files.values()
 
     def _own_sources(self) -> Iterator[bytes]:
         for module in list(sys.modules.values()):
@@ -223,10 +242,15 @@ class Watch:
             reasons.append(f"it starts threads: {', '.join(threads)}")
         elif len(tasks()) > len(self.tasks) and len(tasks_that_stay()) > len(self.tasks):
             reasons.append("it starts threads outside of Python's `threading`")
-        mine = self.files.keys() | own_files
-        files = [f"{fd} ({target})" for fd, target in open_files().items() if fd not in mine]
+        files = [
+            f"{fd} ({target})"
+            for fd, target in open_files().items()
+            if fd not in own_files and self.files.get(fd) != target and not (fd < 3 and self._harmless(target))
+        ]
         if files:
             reasons.append(f"it holds open files or sockets: {', '.join(files)}")
+        if mapped := shared_memory().items() - self.shared.items():
+            reasons.append(f"it maps memory that forks share: {', '.join(sorted(name for _, name in mapped))}")
         reasons += numpy_states()
         if (time.time, datetime.datetime, datetime.date) != self.clock:
             reasons.append("it replaces the clock")
@@ -393,6 +417,13 @@ def generators(watch: Watch) -> list[random.Random]:
     found = [thing for thing in gc.get_objects() if isinstance(thing, random.Random)]
     secure = random.SystemRandom
     return [g for g in found if g is not GENERATOR and not isinstance(g, secure) and id(g) not in watch.fixed]
+
+
+def shared_memory() -> dict[str, str]:
+    """Address -> what is mapped there, of the memory that a fork does not get as a copy of its own and may write to."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        lines = [line.split(maxsplit=5) for line in maps]
+    return {line[0]: line[5].strip() if len(line) > 5 else "" for line in lines if line[1][1] + line[1][3] == "ws"}
 
 
 def open_files() -> dict[int, str]:

@@ -67,6 +67,11 @@ UNFIT = {
     "numpy seed": "seeds numpy's random numbers",
     "numpy draw": "seeds numpy's random numbers, or draws",
     "profiler": "sets a profiler",
+    "urandom": "(/dev/urandom)",
+    "urandom as log": "2 (/dev/urandom)",
+    "shared memory": "maps memory that forks share: /dev/zero",
+    "time of C": "takes C's time",
+    "seed of C": "takes C's srand",
 }
 
 
@@ -83,7 +88,7 @@ def test_a_server_that_does_what_forks_would_share_gets_a_process_per_session_an
     assert UNFIT[what] in warnings[0]
 
 
-@pytest.mark.parametrize("what", ["", "numpy"])
+@pytest.mark.parametrize("what", ["", "numpy", "private memory", "length of C"])
 def test_a_server_of_the_same_shape_without_the_fault_is_forked(server, config, what):
     assert open_once(config(), server("unfit", UNFIT=what), ["count"])[0] == "import"
 

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import _thread
+import ctypes
 import datetime
+import mmap
 import os
 import random
 import socket
@@ -85,6 +87,22 @@ elif what == "numpy draw":
     import numpy as np
 
     number = np.random.rand()
+elif what == "urandom":
+    held = open("/dev/urandom", "rb")  # type: ignore[assignment]  # noqa: SIM115
+    held.read(8)  # type: ignore[attr-defined]
+elif what == "urandom as log":
+    os.close(2)
+    held = open("/dev/urandom", "rb")  # type: ignore[assignment]  # noqa: SIM115
+elif what == "shared memory":
+    held = mmap.mmap(-1, 4096)  # type: ignore[assignment]
+elif what == "private memory":
+    held = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # type: ignore[assignment]
+elif what == "time of C":
+    started = ctypes.CDLL(None).time(None)
+elif what == "seed of C":
+    ctypes.CDLL(None)["srand"](7)
+elif what == "length of C":
+    length = ctypes.CDLL(None).strlen(b"tea")
 elif what == "profiler":
     sys.setprofile(lambda *_: None)
 elif what == "full text":
