@@ -6,7 +6,7 @@ folder, and that the jobs of a sweep read each of them once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from tbexp.config.nearest import did_you_mean, nearest
 from tbexp.config.schema import Config
 from tbexp.errors import Problem, UserError, counted
 from tbexp.pipeline.files import sha256_of
-from tbexp.tasks import Task, load_tasks, right_selectors
+from tbexp.tasks import Task, Unhydrated, load_tasks, right_selectors, servers_needed
 
 if TYPE_CHECKING:
     from tbexp.attempts import AttemptRow, Counts
@@ -36,7 +36,7 @@ class Inputs:
                 self._read[key] = error
         found = self._read[key]
         if isinstance(found, UserError):
-            raise UserError(found.problems)
+            raise found.with_traceback(None)
         return found
 
     def held_out(self, config: Config) -> list[Task]:
@@ -85,12 +85,15 @@ class Inputs:
                     selectors = right_selectors(file, problems)
             elif wanted is not None:
                 selectors = list(wanted)
+            needs: Mapping[str, Sequence[str]] = {}
             try:
                 tasks = load_tasks(root, settings.agent, selectors, within=within, format_query=settings.format_query)
+                needs = servers_needed(tasks)
             except UserError as error:
                 problems += error.problems
+                needs = error.needs if isinstance(error, Unhydrated) else {}
             if problems:
-                raise UserError(problems)
+                raise Unhydrated(problems, needs)
             return tasks
 
         tasks: list[Task] = self._once(key, read)
@@ -105,26 +108,40 @@ class Inputs:
         return servers
 
     def refuse_unknown_servers(self, config: Config) -> None:
-        """UserError: tasks need servers that servers.yaml does not have. What cannot be read is told elsewhere."""
+        """UserError: tasks need servers that servers.yaml does not have. What is wrong elsewhere is told elsewhere, and
+        hides none of this.
+        """
+        from tbexp.sandbox import WrongServers, servers_file
+
         if config.sandbox.kind in ("proxy", "openenv"):
             return
+        known: Collection[str] = ()
         try:
             known = self.servers(config)
-            tasks = [*(self.candidates(config) if reads_candidates(config) else ()), *self.held_out(config)]
+        except WrongServers as error:
+            known = error.names
         except UserError:
             return
         needing: dict[str, list[str]] = {}
-        for task in tasks:
-            for name in task.server_names():
-                if name not in known:
-                    needing.setdefault(name, []).append(task.uid)
+        lists = {"candidates": reads_candidates(config), "held_out": bool(config.tasks.held_out)}
+        for name in (name for name, is_read in lists.items() if is_read):
+            needs: Mapping[str, Sequence[str]] = {}
+            try:
+                needs = servers_needed(self._tasks(config, name))
+            except UserError as error:
+                needs = error.needs if isinstance(error, Unhydrated) else {}
+            for server, uids in needs.items():
+                named = needing.setdefault(server, [])
+                named += [uid for uid in uids if uid not in named]
         problems = []
         for name, uids in needing.items():
+            if name in known:
+                continue
             near = did_you_mean(nearest(name, known))
             needed = f"{len(uids)} tasks need, such as {uids[0]}" if len(uids) > 1 else f"{uids[0]} needs"
             what = f"there is no server `{name}`, which {needed}"
             fix = near or f"servers.yaml has: {', '.join(known) or 'none'}; name it there, or mend world_state or init"
-            problems.append(Problem(what, config.sandbox.servers or str(root_of(config) / "servers/servers.yaml"), fix))
+            problems.append(Problem(what, str(servers_file(config.sandbox, root_of(config))), fix))
         if problems:
             raise UserError(problems)
 

@@ -8,8 +8,18 @@ mean (grading).
 from __future__ import annotations
 
 from tbexp.sandbox.pool import Sandbox, open_sandbox
-from tbexp.sandbox.servers import Server, read_servers, servers_of
+from tbexp.sandbox.servers import Server, WrongServers, read_servers, servers_file, servers_of
 from tbexp.sandbox.session import Session
 from tbexp.sandbox.sources import servers_digest
 
-__all__ = ["Sandbox", "Server", "Session", "open_sandbox", "read_servers", "servers_digest", "servers_of"]
+__all__ = [
+    "Sandbox",
+    "Server",
+    "Session",
+    "WrongServers",
+    "open_sandbox",
+    "read_servers",
+    "servers_digest",
+    "servers_file",
+    "servers_of",
+]

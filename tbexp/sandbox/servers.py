@@ -11,7 +11,7 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,6 +70,14 @@ class Server:
     remote: Remote | None = None
 
 
+class WrongServers(UserError):
+    """What is wrong with servers.yaml. names: the servers that it has, right or wrong."""
+
+    def __init__(self, problems: Iterable[Problem] | Problem | str, names: Iterable[str] = ()):
+        super().__init__(problems)
+        self.names = tuple(names)
+
+
 def read_servers(
     file: Path | str, *, python: str, allow_env: Sequence[str] = (), remote_env: Sequence[str] = ()
 ) -> dict[str, Server]:
@@ -96,8 +104,14 @@ def read_servers(
     reader = _Reader(file, python, frozenset(allow_env), frozenset(remote_env))
     servers = reader.servers(root)
     if reader.problems:
-        raise UserError(reader.problems)
+        raise WrongServers(reader.problems, servers)
     return servers
+
+
+def servers_file(config: SandboxConfig, root: Path) -> Path:
+    """servers.yaml of a dataset; where that is a file of rows, in the folder that holds it."""
+    folder = root.parent if root.suffix == ".jsonl" else root
+    return Path(config.servers) if config.servers else folder / "servers" / "servers.yaml"
 
 
 def servers_of(config: SandboxConfig, root: Path, python: str | None) -> dict[str, Server]:
@@ -108,8 +122,12 @@ def servers_of(config: SandboxConfig, root: Path, python: str | None) -> dict[st
     """
     if config.kind in ("proxy", "openenv"):
         return {}
-    file = Path(config.servers) if config.servers else root / "servers" / "servers.yaml"
-    return read_servers(file, python=python or sys.executable, allow_env=config.allow_env, remote_env=config.remote_env)
+    return read_servers(
+        servers_file(config, root),
+        python=python or sys.executable,
+        allow_env=config.allow_env,
+        remote_env=config.remote_env,
+    )
 
 
 def allowed_environment(allow_env: Sequence[str], own: Mapping[str, str]) -> dict[str, str]:

@@ -9,7 +9,18 @@ from tbexp.tasks.benchmark import benchmark_uids, is_benchmark, is_benchmark_que
 from tbexp.tasks.dump import dump_tests
 from tbexp.tasks.loader import load_tasks
 from tbexp.tasks.overlap import Overlap, overlap
-from tbexp.tasks.records import UNLIMITED, Agent, Scenario, Tags, Task, ToolDef, ToolOverride, merged
+from tbexp.tasks.records import (
+    UNLIMITED,
+    Agent,
+    Scenario,
+    Tags,
+    Task,
+    ToolDef,
+    ToolOverride,
+    Unhydrated,
+    merged,
+    servers_needed,
+)
 from tbexp.tasks.selectors import Selector, read_selectors, right_selectors, write_selectors
 
 __all__ = [
@@ -22,6 +33,7 @@ __all__ = [
     "Task",
     "ToolDef",
     "ToolOverride",
+    "Unhydrated",
     "benchmark_uids",
     "dump_tests",
     "is_benchmark",
@@ -32,5 +44,6 @@ __all__ = [
     "read_selectors",
     "refuse_benchmark",
     "right_selectors",
+    "servers_needed",
     "write_selectors",
 ]

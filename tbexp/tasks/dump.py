@@ -6,6 +6,7 @@ from (loader.py).
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -25,7 +26,7 @@ from tbexp.tasks.definitions import (
     wrong_tags,
 )
 from tbexp.tasks.history import wrong_messages
-from tbexp.tasks.records import UNLIMITED, Tags, Task, ToolDef, ToolOverride
+from tbexp.tasks.records import UNLIMITED, Tags, Task, ToolDef, ToolOverride, Unhydrated
 from tbexp.tasks.selectors import split_selector
 from tbexp.tasks.test_files import TEST_FIELDS, asked_fixtures
 
@@ -69,14 +70,24 @@ def task_row(task: Task) -> dict[str, Any]:
 
 
 def read_rows(file: Path) -> list[Task]:
-    """The tasks of a .jsonl file; UserError names all that is wrong with every line, and every uid that comes twice."""
+    """The tasks of a .jsonl file; Unhydrated names all that is wrong with lines, and each uid that comes twice."""
     problems: list[Problem] = []
     tasks: list[Task] = []
+    needs: dict[str, list[str]] = {}
     seen: dict[str, int] = {}
-    for number, line in enumerate(blocks.read_text(file, problems).split("\n"), 1):
-        if not line.strip():
+    try:
+        lines = file.read_bytes().removeprefix(codecs.BOM_UTF8).splitlines()
+    except OSError as problem:
+        raise UserError(Problem(f"cannot be read: {problem}", str(file))) from problem
+    for number, data in enumerate(lines, 1):
+        if not data.strip():
             continue
         where = f"{file}:{number}"
+        try:
+            line = data.decode()
+        except UnicodeDecodeError as problem:
+            problems.append(Problem(f"not a hydrated task: {problem}", where, "save it as UTF-8 text"))
+            continue
         try:
             row = json.loads(line, object_pairs_hook=_object, parse_constant=_finite, parse_float=_finite)
             if "\\ud" in line or "\\uD" in line:  # half of a surrogate pair is no text
@@ -89,14 +100,25 @@ def read_rows(file: Path) -> list[Task]:
             continue
         task = task_of(Block(file, number, row), problems)
         uid = str(row.get("uid"))
+        for server in _servers(row):
+            needs.setdefault(server, []).append(uid)
         if uid in seen:
             problems.append(Problem(f"uid {uid} is also that of line {seen[uid]}", where))
         seen.setdefault(uid, number)
         if task is not None:
             tasks.append(task)
     if problems:
-        raise UserError(problems)
+        raise Unhydrated(problems, needs)
     return tasks
+
+
+def _servers(row: Mapping[str, Any]) -> dict[str, None]:
+    """The names of the servers in a row that may be wrong; of one that is skipped, none."""
+    tags, scenario = row.get("tags"), row.get("scenario")
+    if not wrong_tags(tags) and tags_of(tags).skip:
+        return {}
+    parts = scenario.get("world_state") if isinstance(scenario, dict) else None, row.get("init")
+    return {name: None for part in parts if isinstance(part, dict) for name in part}
 
 
 def task_of(block: Block, problems: list[Problem]) -> Task | None:
@@ -148,6 +170,11 @@ def _uid(value: Any) -> str:
     return wrong or ("" if split_selector(value) else f"is {value!r}, which is not of the form <file>:<test>")
 
 
+def _test_code(value: Any) -> str:
+    wrong = blocks.text(value)
+    return wrong or ("" if value.strip() else "is empty, so every attempt would pass")
+
+
 _NEEDED = ("uid", "agent", "scenario", "query", "test_code")
 _FIELDS: Mapping[str, blocks.Check] = {
     "uid": _uid,
@@ -155,7 +182,7 @@ _FIELDS: Mapping[str, blocks.Check] = {
     **TEST_FIELDS,
     "scenario": blocks.mapping,
     "history": blocks.or_null(wrong_messages),
-    "test_code": blocks.text,
+    "test_code": _test_code,
     "init": blocks.or_null(blocks.objects_or_empty),
     "format_query": blocks.or_null(blocks.flag),
     "metadata": blocks.or_null(blocks.mapping),

@@ -19,7 +19,7 @@ from tbexp.tasks import blocks, definitions
 from tbexp.tasks.blocks import nearest
 from tbexp.tasks.dump import read_rows
 from tbexp.tasks.history import History, referenced
-from tbexp.tasks.records import UNLIMITED, Agent, Scenario, Task
+from tbexp.tasks.records import UNLIMITED, Agent, Scenario, Tags, Task, Unhydrated, servers_needed
 from tbexp.tasks.selectors import split_selector
 from tbexp.tasks.test_files import Case, TestFile
 
@@ -60,7 +60,7 @@ def _from_folder(root: Path, agent: str, selectors: Sequence[str] | None, within
                 Problem("is tagged skip, so it cannot be selected", task.uid) for task in tasks if task.tags.skip
             ]
     if problems:
-        raise UserError(_once(problems))
+        raise Unhydrated(_once(problems), dataset.needs)
     if selectors is None and not tasks:
         raise UserError(Problem("no test is here", str(within or dataset.folder / "test_case")))
     return tasks
@@ -71,6 +71,7 @@ class Dataset:
 
     def __init__(self, root: Path, problems: list[Problem]):
         self.problems = problems
+        self.needs: dict[str, list[str]] = {}  # server -> uids
         self.folder = root / "dataset" if (root / "dataset").is_dir() else root
         self._files: dict[Path, TestFile] = {}
         self._scenarios: dict[str, Scenario | None] = {}
@@ -177,13 +178,21 @@ class Dataset:
             self.problems.append(Problem(f"test {case.name} needs the key scenario", block.at()))
         scenario = self._scenario(name, block.at("scenario")) if name is not None else None
         history = self._history(file.path, case)
-        if scenario is None or agent is None or "query" not in fields:
+        uid = f"{file.path.name}:{case.name}"
+        tags = definitions.read_tags(fields.get("tags", [])).under(scenario.tags if scenario else Tags())
+        for server in {**(scenario.world_state if scenario else {}), **fields.get("init", {})} if not tags.skip else ():
+            self.needs.setdefault(server, []).append(uid)
+        if scenario is None:
             return None
         fixtures = self._conftest(file.path.parent) | dict(scenario.fixtures)
         self.problems += definitions.missing_fixtures(case.fixtures, fixtures, case.name, block.at())
+        if agent is None:
+            return None
         self.problems += definitions.offered_twice(agent, scenario, block.at("scenario"))
+        if "query" not in fields:
+            return None
         return Task(
-            uid=f"{file.path.name}:{case.name}",
+            uid=uid,
             agent=agent,
             scenario=scenario,
             query=fields["query"],
@@ -202,7 +211,7 @@ class Dataset:
                 "test_case_file": str(file.path.absolute()),
                 "test_case_name": case.name,
             },
-            tags=definitions.read_tags(fields.get("tags", [])).under(scenario.tags),
+            tags=tags,
             fixtures=fixtures,
         )
 
@@ -231,9 +240,18 @@ class Dataset:
 
 
 def _from_rows(file: Path, selectors: Sequence[str] | None) -> list[Task]:
-    tasks = {task.uid: task for task in read_rows(file)}
+    try:
+        tasks = {task.uid: task for task in read_rows(file)}
+    except Unhydrated as error:
+        wanted = None if selectors is None else {str(selector) for selector in selectors}
+        raise error.of(wanted) from None
+    chosen = sorted((task for task in tasks.values() if not task.tags.skip), key=lambda task: task.uid)
+    if not tasks or (selectors is None and not chosen):
+        raise UserError(
+            Problem("no task is here", str(file), "write rows of hydrated tasks into it, or name another tasks.root")
+        )
     if selectors is None:
-        return sorted((task for task in tasks.values() if not task.tags.skip), key=lambda task: task.uid)
+        return chosen
     problems = []
     seen: set[str] = set()
     for selector in selectors:
@@ -246,7 +264,7 @@ def _from_rows(file: Path, selectors: Sequence[str] | None) -> list[Task]:
             problems.append(Problem(f"{selector} is selected twice", where))
         seen.add(selector)
     if problems:
-        raise UserError(problems)
+        raise Unhydrated(problems, servers_needed(tasks[selector] for selector in selectors if selector in tasks))
     return [tasks[selector] for selector in selectors]
 
 

@@ -10,9 +10,11 @@ import ast
 import hashlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from tbexp.errors import Problem, UserError
 
 UNLIMITED = sys.maxsize
 ENTRY = "__tb_test_fn"  # the name that test code binds to the function to be called
@@ -150,6 +152,30 @@ class Task:
         }
         text = json.dumps(_text_keys(content), sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+class Unhydrated(UserError):
+    """What is wrong with a dataset. needs: server -> uids of the tasks that name it, as far as they could be read."""
+
+    def __init__(self, problems: Iterable[Problem] | Problem | str, needs: Mapping[str, Sequence[str]] | None = None):
+        super().__init__(problems)
+        self.needs = needs or {}
+
+    def of(self, uids: set[str] | None) -> Unhydrated:
+        """The same, where only these tasks are wanted; None: all."""
+        if uids is None:
+            return self
+        left = {server: [uid for uid in named if uid in uids] for server, named in self.needs.items()}
+        return Unhydrated(self.problems, {server: named for server, named in left.items() if named})
+
+
+def servers_needed(tasks: Iterable[Task]) -> dict[str, list[str]]:
+    """Server -> uids of the tasks that name it."""
+    needs: dict[str, list[str]] = {}
+    for task in tasks:
+        for name in task.server_names():
+            needs.setdefault(name, []).append(task.uid)
+    return needs
 
 
 def _text_keys(value: Any) -> Any:

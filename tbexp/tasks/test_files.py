@@ -131,8 +131,8 @@ class TestFile:
             self._blank[function.span] = [""] * (function.span.stop - function.span.start)
 
     def _add_function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, found: ast.Constant) -> None:
-        if isinstance(node, ast.AsyncFunctionDef):
-            self._note(f"{node.name} is async, so it cannot be a test", node.lineno)
+        if what := never_decides(node):
+            self._note(f"{node.name} {what}, so it cannot be a test", node.lineno)
             return
         if node.name in self._functions:
             self._note(f"uid {self.path.name}:{node.name} is given twice in this file", node.lineno)
@@ -199,6 +199,20 @@ class TestFile:
         self._problems.append(Problem(what, f"{self.path}:{line}"))
 
 
+def never_decides(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """Why calling the function would run nothing of it; "" where it runs, or where a decorator may see to that."""
+    if isinstance(node, ast.AsyncFunctionDef):
+        return "is async"
+    inner: list[ast.AST] = [] if node.decorator_list else list(node.body)
+    while inner:
+        part = inner.pop()
+        if isinstance(part, ast.Yield | ast.YieldFrom):
+            return "yields"
+        if not isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            inner += ast.iter_child_nodes(part)
+    return ""
+
+
 def asked_fixtures(code: str, block: Block, problems: list[Problem]) -> tuple[str, ...]:
     """The fixtures that the test in a block's `test_code` asks for; code that holds no test is noted."""
     if not code.strip():
@@ -209,7 +223,7 @@ def asked_fixtures(code: str, block: Block, problems: list[Problem]) -> tuple[st
     except (SyntaxError, ValueError) as problem:
         problems.append(Problem(f"test_code is not valid Python: {problem}", where))
         return ()
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
     bound = [
         node.value.id
         for node in tree.body
@@ -221,6 +235,8 @@ def asked_fixtures(code: str, block: Block, problems: list[Problem]) -> tuple[st
     entry = functions.get(bound[-1] if bound else ENTRY)
     if entry is None:
         return ()
+    if what := never_decides(entry):
+        problems.append(Problem(f"{entry.name} in test_code {what}, so it cannot be a test", where))
     return tuple(a.arg for a in (*entry.args.posonlyargs, *entry.args.args) if a.arg not in _GIVEN)
 
 

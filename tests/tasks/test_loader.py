@@ -419,6 +419,7 @@ def test_dumped_tasks_load_as_they_were(root, tmp_path):
     assert sorted({p.where.rsplit(":")[-1] for p in caught.value.problems}) == ["4", "5", "6", "7"]
 
 
+CODE = "def t(x, judge):\n    pass\n__tb_test_fn = t\n"
 ROWS = {
     "an unknown key": ({"qery": "q"}, "unknown key qery of a hydrated task"),
     "an unknown key of the agent": ({"agent.tool": 1}, "unknown key agent.tool of an agent"),
@@ -441,6 +442,9 @@ ROWS = {
     "a fixture without type": ({"fixtures": {"clock": {}}}, "fixture clock must be an object with type"),
     "a fixture that nobody declares": ({"fixtures": {"clok": {"type": "a.B"}}}, "asks for the fixture clock"),
     "code that is none": ({"test_code": "def f("}, "test_code is not valid Python"),
+    "code that is empty": ({"test_code": " \n"}, "test_code is empty, so every attempt would pass"),
+    "code whose test is async": ({"test_code": CODE.replace("def", "async def")}, "t in test_code is async"),
+    "code whose test yields": ({"test_code": CODE.replace("pass", "yield")}, "t in test_code yields"),
     "code without a test": ({"test_code": "x = 1"}, "test_code must bind __tb_test_fn"),
     "tags that are none": ({"tags": {"labels": 7}}, "tags labels must be a list, is a number"),
     "metadata that are none": ({"metadata": {"scenario": 7}}, "metadata.scenario must be a text or null"),
@@ -475,6 +479,35 @@ def test_all_that_is_wrong_with_hydrated_rows_is_told_at_once(root, tmp_path):
         load_tasks(rows, "")
     assert [p.where.rsplit(":")[-1] for p in caught.value.problems] == ["1", "1", "1", "2"]
     assert "key uid is given twice" in str(caught.value)
+
+
+def test_a_row_that_is_no_text_hides_no_other(root, tmp_path):
+    rows = tmp_path / "tasks.jsonl"
+    dump_tests(load_tasks(root, "helper"), rows)
+    one, two = rows.read_bytes().splitlines()
+    rows.write_bytes(one + b"\r\n" + one[:-2] + b"\xe9" + b"\n{\n" + two.replace(b'"query"', b'"qery"') + b"\n")
+    with pytest.raises(UserError) as caught:
+        load_tasks(rows, "")
+    found = [problem.short.replace(str(rows), "rows") for problem in caught.value.problems]
+    assert [what[:6] for what in found] == ["rows:2", "rows:3", "rows:4", "rows:4"], found
+    assert "can't decode byte 0xe9" in found[0]
+
+
+@pytest.mark.parametrize("text", ["", "\n\n"])
+@pytest.mark.parametrize("selectors", [None, ["a.py:b", "a.py:c"]])
+def test_a_file_without_rows_is_one_mistake(tmp_path, text, selectors):
+    rows = tmp_path / "tasks.jsonl"
+    rows.write_text(text)
+    with pytest.raises(UserError) as caught:
+        load_tasks(rows, "", selectors)
+    assert [problem.short for problem in caught.value.problems] == [f"{rows}: no task is here"]
+
+
+def test_rows_that_are_all_skipped_are_told_as_in_a_folder(root, tmp_path):
+    rows = tmp_path / "tasks.jsonl"
+    dump_tests((replace(task, tags=Tags(skip=True)) for task in load_tasks(root, "helper")), rows)
+    with pytest.raises(UserError, match="no task is here"):
+        load_tasks(rows, "")
 
 
 def test_what_a_row_may_leave_out_or_have_as_null(root, tmp_path):
@@ -644,7 +677,7 @@ def test_a_test_whose_uid_can_be_in_no_selector_is_told(root):
 def test_a_mark_at_the_beginning_of_a_file_is_no_part_of_it(root, tmp_path):
     files = {"agent/helper.yaml": AGENT, "scenario/shop.yaml": SCENARIO, "test_case/shop_orders_v2.py": PYTHON}
     want = load_tasks(root, "helper")
-    case = {"uid": "t", "scenario": "shop", "query": "q", "test_code": ""}
+    case = {"uid": "t", "scenario": "shop", "query": "q", "test_code": CODE}
     write(root, {name: "\ufeff" + text for name, text in files.items()})
     assert load_tasks(root, "helper") == want
     write(root, {"test_case/form.yaml": "\ufeff" + json.dumps({"test_cases": [case]})})
@@ -654,6 +687,32 @@ def test_a_mark_at_the_beginning_of_a_file_is_no_part_of_it(root, tmp_path):
     dump_tests([task], rows)
     rows.write_text("\ufeff" + rows.read_text(encoding="utf-8"), encoding="utf-8")
     assert load_tasks(rows, "") == [task]
+
+
+def test_a_test_that_would_never_run_is_told(root):
+    text = {
+        "yields": "yield 1",
+        "yields_inside": "for i in x:\n        if i:\n            assert (yield from i)",
+        "has_a_generator": "def inner():\n        yield 1\n    assert list(inner()) and all(i for i in x)",
+        "has_a_lambda": "assert lambda: (yield)",
+    }
+    code = "".join(
+        f'def {name}(x, judge):\n    """! {{query: q, scenario: shop}}"""\n    {body}\n' for name, body in text.items()
+    )
+    wrapped = "import contextlib\n@contextlib.contextmanager\n" + code.partition("\ndef yields_inside")[0] + "\n"
+    write(root, {"test_case/never.py": code, "test_case/wrapped.py": wrapped})
+    assert problems(root) == [
+        "test_case/never.py:1: yields yields, so it cannot be a test",
+        "test_case/never.py:4: yields_inside yields, so it cannot be a test",
+    ]
+
+
+@pytest.mark.parametrize("wrong", ["agent", "query"])
+def test_a_fixture_that_nobody_declares_is_told_together_with_what_else_is_wrong(root, wrong):
+    given = "scenario: shop" if wrong == "query" else "{query: q, scenario: shop}"
+    write(root, {"test_case/asks.py": f'def test_a(x, judge, clok):\n    """! {given}"""\n'})
+    found = problems(root, "asks.py:test_a", agent="helpr" if wrong == "agent" else "helper")
+    assert len(found) == 2 and any("asks for the fixture clok" in problem for problem in found), found
 
 
 def test_a_missing_scenario_is_told_wherever_it_is_named_and_a_broken_one_once(root):
