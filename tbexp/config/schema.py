@@ -157,7 +157,9 @@ class Topology(Group):
     micro_batch_tokens: AtLeastOne | None = None  # per device and pass of the trainer; null: one whole conversation
     offload: bool = False  # parameters and optimiser state to host memory while they are not used
     threads: AtLeastOne = 1  # torch threads per process, CPU only
-    warm_workers: bool = True  # a training on this machine forks its workers from a process that has imported torch
+    # A training on this machine forks its processes from one that has imported torch, and a sweep's trainings share it
+    # and its Ray.
+    warm_workers: bool = True
     agent_workers: AtLeastOne = 1  # processes that run episodes in training
     gpu_memory_utilization: Share = 0.7  # of vLLM
     gpu_memory_gib: Positive | None = None  # of one GPU, to check that the training fits; null: not checked

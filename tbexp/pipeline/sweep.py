@@ -73,6 +73,8 @@ def run_sweep(
 
     run_job(number, place) runs the job of that number. Raises KeyboardInterrupt after an interrupt, the table shown.
     """
+    from tbexp.training import kept
+
     first = next(job.config for job in jobs if job.config is not None)
     progress = progress or Progress()
     names = swept_names(jobs)
@@ -103,6 +105,7 @@ def run_sweep(
                 tags={"tbexp.sweep": folder.name},
             )
         )
+        stack.enter_context(kept())
         place = InSweep(parent.run_id, folder.name, name="")
         try:
             for number, job in enumerate(jobs):

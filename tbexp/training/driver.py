@@ -1,43 +1,50 @@
-"""The process that runs verl: `python -m tbexp.training.driver PLAN`, started by `run`.
+"""The process that runs verl: forked by a `keeper`, or `python -m tbexp.training.driver PLAN`.
 
-Decided here: Ray runs on loopback with a temp folder of its own, and on the CPU its workers are forked from a process
-that has verl imported (`warm_workers`); how it ended is written to `outcome.json`, since exit codes do not carry
-messages. What verl is told is the plan's, written by `run`.
+Decided here: which Ray it uses: the keeper's, one that is named (a Slurm job's), or one of its own, on loopback with a
+temp folder of its own. A keeper's Ray that served a training before is joined only when nothing of that training is
+left. How it ended is written to `outcome.json`, since exit codes do not carry messages. What verl is told is the
+plan's, written by `run`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import shutil
 import signal
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from tbexp.config.whole import write_whole
 from tbexp.errors import Problem, UserError, WorldFailure
 from tbexp.training import mapping, processes
-from tbexp.training.warm_workers import open_nursery
+from tbexp.training.warm_workers import read_ready
 
 log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 0.1
+JOIN_SECONDS = 120.0  # for a Ray that served a training before
 
 
-def leave_nothing_behind(temp: Path) -> None:
+class NotJoined(Exception):
+    """There is no Ray to train on; nothing has been done."""
+
+
+def leave_nothing_behind(temp: Path) -> int:
     """Forks a watcher that ends Ray's processes and removes their folder when this process is killed.
 
     Most of them end with it, but Ray's agents wait for a raylet that does not come back. Whoever ends a job tells all
-    of its processes at once (Slurm, a terminal), so the watcher is deaf to that.
+    of its processes at once (Slurm, a terminal), so the watcher is deaf to that. Its id is returned.
     """
     mark, driver = os.environ[processes.MARK], os.getpid()
-    if os.fork() == 0:
+    if (watcher := os.fork()) == 0:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
             signal.signal(number, signal.SIG_IGN)
         os.setsid()
@@ -46,15 +53,23 @@ def leave_nothing_behind(temp: Path) -> None:
         processes.end(mark, patience=60.0)
         shutil.rmtree(temp, ignore_errors=True)
         os._exit(0)
+    return watcher
 
 
-def start_ray(settings: dict[str, Any], verls: dict[str, str]) -> None:
+def start_ray(settings: dict[str, Any], verls: dict[str, str], outcome_file: Path) -> None:
     """verls: variables that verl gives its processes; a Ray of our own inherits them."""
     import ray
 
-    if settings.get("address"):
-        variables = verls | settings["other_nodes"]
-        ray.init(address=settings["address"], log_to_driver=True, runtime_env={"env_vars": variables})
+    runtime_env = {"env_vars": verls | settings["other_nodes"]}
+    if settings["address"]:
+        ray.init(address=settings["address"], log_to_driver=True, runtime_env=runtime_env)
+        return
+    if settings["kept"]:
+        address = keepers_address(Path(settings["temp"]))
+        with joined(outcome_file, JOIN_SECONDS if settings["used"] else None):
+            ray.init(address=address, log_to_driver=True, logging_level=logging.WARNING, runtime_env=runtime_env)
+            while settings["used"] and not unused():
+                time.sleep(0.1)
         return
     for name, value in verls.items():
         os.environ.setdefault(name, value)
@@ -71,16 +86,49 @@ def start_ray(settings: dict[str, Any], verls: dict[str, str]) -> None:
     )
 
 
-def train(plan: dict[str, Any]) -> None:
-    python = open_nursery(Path(plan["ray"]["temp"])) if plan["ray"]["warm"] else sys.executable
+def keepers_address(temp: Path) -> str:
+    while not (told := read_ready(temp)):
+        time.sleep(0.05)
+    if "failed" in told:
+        raise NotJoined(told["failed"])
+    return str(told["address"])
 
+
+@contextlib.contextmanager
+def joined(outcome_file: Path, seconds: float | None) -> Iterator[None]:
+    """Raises NotJoined, or ends this process when the block takes longer: a Ray that hangs does not let it go on."""
+    done = threading.Event()
+
+    def watch() -> None:
+        if not done.wait(seconds):
+            tell(outcome_file, NotJoined(f"Ray has not answered within {seconds or 0:.0f} s"))
+            os._exit(1)
+
+    threading.Thread(target=watch, name="join", daemon=True).start()
+    try:
+        yield
+    except (ConnectionError, RuntimeError) as error:
+        raise NotJoined(f"Ray cannot be joined: {error}") from error
+    finally:
+        done.set()
+
+
+def unused() -> bool:
+    """Whether nobody uses anything of this Ray: no device or core, no named actor."""
+    import ray
+
+    there, free = ray.cluster_resources(), ray.available_resources()
+    taken = any(free.get(name, 0.0) < there[name] for name in ("CPU", "GPU") if name in there)
+    return not taken and not ray.util.list_named_actors(all_namespaces=True)
+
+
+def train(plan: dict[str, Any], outcome_file: Path) -> None:
     import ray
     from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
     from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
 
     config = judged(plan["overrides"], plan["config"]["training"]["verl"])
-    with mock.patch("sys.executable", python):
-        start_ray(plan["ray"], get_ppo_ray_runtime_env(config)["env_vars"])
+    start_ray(plan["ray"], get_ppo_ray_runtime_env(config)["env_vars"], outcome_file)
     try:
         run_ppo(config, TaskRunnerV1)
     finally:
@@ -116,27 +164,36 @@ def judged(overrides: Sequence[str], given: Mapping[str, Any]) -> Any:
 
 
 def outcome_of(error: BaseException | None) -> dict[str, str]:
-    """status: done, user, world or failed. Ray's wrapper of a remote error is an instance of the error's own class."""
+    """status: done, user, world, ray (not joined) or failed. Ray's wrapper of a remote error is an instance of the
+    error's own class.
+    """
     if error is None:
         return {"status": "done", "message": ""}
     cause: BaseException = getattr(error, "cause", None) or error
+    if isinstance(cause, NotJoined):
+        return {"status": "ray", "message": str(cause)}
     status = "user" if isinstance(cause, UserError) else "world" if isinstance(cause, WorldFailure) else "failed"
     return {"status": status, "message": str(cause)}
+
+
+def tell(outcome_file: Path, error: BaseException | None) -> None:
+    write_whole(outcome_file, json.dumps(outcome_of(error)))
 
 
 def main(arguments: list[str]) -> int:
     plan_file = Path(arguments[0])
     plan = json.loads(plan_file.read_text())
-    leave_nothing_behind(Path(plan["ray"]["temp"]))
+    if not plan["ray"]["kept"]:  # a keeper has a watcher
+        leave_nothing_behind(Path(plan["ray"]["temp"]))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    outcome_file = plan_file.with_name("outcome.json")
     error: BaseException | None = None
     try:
-        train(plan)
+        train(plan, outcome_file)
     except Exception as caught:
         traceback.print_exc()
         error = caught
-    outcome = outcome_of(error)
-    write_whole(plan_file.with_name("outcome.json"), json.dumps(outcome))
+    tell(outcome_file, error)
     return 0 if error is None else 1
 
 

@@ -16,12 +16,13 @@ from tbexp.config.schema import Config
 from tbexp.training.processes import MARK
 
 TAKEN_AWAY = ("RAY_", "VERL_", "MLFLOW_", "HYDRA_", "WANDB_")
+METRICS = "VERL_FILE_LOGGER_PATH"
 # Not for the workers of a Ray that is joined: they have its own, so that whoever ends that Ray finds them.
 OF_THIS_MACHINE = ("TMPDIR", "RAY_AUTH_TOKEN_PATH", "PYTHONPATH", "CUDA_VISIBLE_DEVICES", MARK)
 
 
-def own_variables(config: Config, *, mark: str, temp: Path, metrics_file: Path) -> dict[str, str]:
-    """What verl's processes need whatever else is set."""
+def own_variables(config: Config, *, mark: str, temp: Path, metrics_file: Path | None) -> dict[str, str]:
+    """What verl's processes need whatever else is set. metrics_file: None for what trainings have in common."""
     own = {
         "PYTHONUNBUFFERED": "1",
         "DO_NOT_TRACK": "1",
@@ -33,9 +34,10 @@ def own_variables(config: Config, *, mark: str, temp: Path, metrics_file: Path) 
         "TMPDIR": str(temp),  # verl leaves lock files there
         "TQ_LOGGING_LEVEL": "ERROR",  # it warns of fewer than 8 cores at every call
         "TRANSFER_QUEUE_ENABLE": "1",
-        "VERL_FILE_LOGGER_PATH": str(metrics_file),
         MARK: mark,
     }
+    if metrics_file is not None:
+        own[METRICS] = str(metrics_file)
     if config.topology.device == "cuda":
         # Asking whether there is a GPU must not start CUDA in the process that warm workers are forked from.
         own |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "VERL_USE_EXTERNAL_MODULES": "tbexp.training.apart"}

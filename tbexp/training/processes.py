@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import secrets
 import shutil
 import signal
 import sys
@@ -66,6 +67,13 @@ def held(folder: Path) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def write_token(folder: Path) -> None:
+    """What the processes of a Ray know each other by."""
+    token = folder / TOKEN
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex(32))
+
+
 def remove_abandoned() -> None:
     """Ends the processes and removes the folders of makers that were killed on this machine."""
     for folder in TEMP.glob(f"{NAME}*"):
@@ -100,6 +108,13 @@ def marked(mark: str) -> list[int]:
         if wanted in environment.split(b"\0") or (titled and _writes_to(folder, temp_folder(mark))):
             found.append(pid)
     return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def _writes_to(process: Path, folder: Path) -> bool:

@@ -8,12 +8,12 @@ attempt is `agent_loop`'s, which checkpoint is whole `checkpoints`'.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import json
 import logging
 import os
-import secrets
 import shutil
 import subprocess
 import sys
@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tbexp.config.schema import Config
 from tbexp.config.whole import write_whole
@@ -32,7 +32,7 @@ from tbexp.training import (
     device_failures,
     environment,
     estimates,
-    groups,
+    keeping,
     mapping,
     nonfinite,
     overruled,
@@ -42,6 +42,7 @@ from tbexp.training import (
     weights,
 )
 from tbexp.training.failures import FAILURES
+from tbexp.training.reporter import Metrics, Progress, Reporter
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +51,6 @@ LOOP = "tbexp.training.episode_loop.EpisodeLoop"
 POLL_SECONDS = 0.2
 OBJECT_STORE_BYTES = 256 * 2**20
 
-Progress = Callable[[int, int, str], None]  # steps done, steps in all, what is happening
-Metrics = Callable[[Mapping[str, float], int], None]  # figures of a step
 Left = Callable[[], float | None]  # seconds until the end that someone has announced
 
 
@@ -110,6 +109,7 @@ def train(
     work.mkdir(parents=True, exist_ok=True)
     mark = run_mark(folder)
     processes.end(mark)  # of a run that was killed
+    processes.remove_abandoned()  # and its keeper
     temp = processes.temp_folder(mark)
     if ray_address is not None:
         temp = Path(tempfile.gettempdir()) / temp.name  # the job's: it goes with the job, however that ends
@@ -139,7 +139,6 @@ def train(
             if torn.step > start:
                 checkpoints.remove(torn.folder)
         report.begin(start)
-        own = environment.own_variables(config, mark=mark, temp=temp, metrics_file=report.fragment.resolve())
         plan = write_plan(
             config,
             model_folder=model_folder.resolve(),
@@ -151,22 +150,15 @@ def train(
             resume=point,
             validate_first=start not in rows.validation(report.rows, trials)
             and start % config.training.validate_every == 0,
-            ray_address=ray_address,
-            temp=temp,
-            other_nodes=environment.for_other_nodes(own),
         )
-        env = environment.for_driver(own, inherited=os.environ, joins=ray_address is not None)
+        watch = nonfinite.Watch(folder, mapping.save_every(config))
+        log_file = work / "driver.log"
+        drive = functools.partial(run_verl, plan, report=report, log_file=log_file, left=left, watch=watch)
         try:
-            watch = nonfinite.Watch(folder, mapping.save_every(config))
-            with processes.held(temp):
-                if ray_address is None:
-                    token = temp / processes.TOKEN
-                    token.touch(mode=0o600)
-                    token.write_text(secrets.token_hex(32))
-                try:
-                    run_verl(plan, env=env, report=report, log_file=work / "driver.log", left=left, watch=watch)
-                finally:
-                    processes.end(mark)
+            if ray_address is None and config.topology.warm_workers:
+                with_keeper(config, drive, plan, report.fragment.resolve(), log_file)
+            else:
+                alone(config, drive, plan, report.fragment.resolve(), mark=mark, temp=temp, ray_address=ray_address)
         except Stopped as stopped:
             raise stopped_at(folder, report, start, str(stopped)) from None
     return finish(config, model_folder=model_folder, folder=folder, history=report.rows, skipped=skipped, trials=trials)
@@ -219,11 +211,10 @@ def write_plan(
     loop: str,
     resume: checkpoints.Checkpoint | None,
     validate_first: bool,
-    ray_address: str | None,
-    temp: Path,
-    other_nodes: Mapping[str, str],
 ) -> Path:
-    """Everything the driver and the agent loop read, as files below `folder/verl`; the driver's plan is returned."""
+    """What the agent loop reads, and the driver but for its Ray (`add_ray`), as files below `folder/verl`; the plan's
+    file is returned.
+    """
     work = folder / "verl"
     for name, uids in (("train", train_uids), ("validation", validation_uids)):
         data = {"uids": list(uids), "seed": config.seed, "stream": name == "train", "source": name, "agent": "tbexp"}
@@ -242,49 +233,109 @@ def write_plan(
         "max_tokens": config.policy.sampling.max_tokens,
         "model": str(model_folder),
         "overrides": mapping.overrides(config, model_folder=model_folder, folder=folder, last=last),
-        "ray": {
-            "address": ray_address,
-            "other_nodes": dict(other_nodes),
-            "num_cpus": mapping.ray_cpus(config),
-            "num_gpus": config.topology.gpus_per_node if config.topology.device == "cpu" else None,
-            "object_store_bytes": OBJECT_STORE_BYTES if config.topology.device == "cpu" else None,
-            "temp": str(temp),
-            "warm": config.topology.warm_workers and ray_address is None,
-        },
     }
     plan_file.write_text(json.dumps(plan, indent=1))
     return plan_file
 
 
+def ray_of(config: Config) -> dict[str, Any]:
+    """What a Ray on this machine is started with."""
+    return {
+        "num_cpus": mapping.ray_cpus(config),
+        "num_gpus": config.topology.gpus_per_node if config.topology.device == "cpu" else None,
+        "object_store_bytes": OBJECT_STORE_BYTES if config.topology.device == "cpu" else None,
+    }
+
+
+def add_ray(
+    plan: Path,
+    settings: Mapping[str, Any],
+    own: Mapping[str, str],
+    *,
+    temp: Path,
+    address: str | None = None,
+    kept: bool = False,
+    used: bool = False,
+) -> None:
+    """kept: it is a keeper's, in whose folder stands where it is. used: by a training before."""
+    told = {"address": address, "other_nodes": environment.for_other_nodes(own), "temp": str(temp)}
+    ray = {**settings, **told, "kept": kept, "used": used}
+    plan.write_text(json.dumps(json.loads(plan.read_text()) | {"ray": ray}, indent=1))
+
+
+def with_keeper(config: Config, drive: Callable[..., None], plan: Path, metrics_file: Path, log_file: Path) -> None:
+    """Runs the driver as a keeper's fork, once more if the Ray of an earlier training does not answer."""
+    ray = ray_of(config)
+    while True:
+        with log_file.open("ab") as output, keeping.keeper_for(config, ray, output) as keeper:
+            own = environment.own_variables(config, mark=keeper.mark, temp=keeper.temp, metrics_file=metrics_file)
+            add_ray(plan, ray, own, temp=keeper.temp, kept=True, used=keeper.used)
+            metrics = {environment.METRICS: own[environment.METRICS]}
+            try:
+                return drive(start=functools.partial(keeper.drive, plan, metrics))
+            except keeping.RayGone as gone:
+                keeper.spoilt = True
+                if not keeper.used:
+                    raise RuntimeError(f"verl failed: {gone}\nits log: {log_file}") from None
+                log.warning("%s; this training starts another one", gone)
+
+
+def alone(
+    config: Config,
+    drive: Callable[..., None],
+    plan: Path,
+    metrics_file: Path,
+    *,
+    mark: str,
+    temp: Path,
+    ray_address: str | None,
+) -> None:
+    """Runs the driver as a process of its own, with a Ray of its own or one that is named."""
+    own = environment.own_variables(config, mark=mark, temp=temp, metrics_file=metrics_file)
+    add_ray(plan, ray_of(config), own, temp=temp, address=ray_address)
+    env = environment.for_driver(own, inherited=os.environ, joins=ray_address is not None)
+    with processes.held(temp):
+        if ray_address is None:
+            processes.write_token(temp)
+        try:
+            drive(start=functools.partial(start_driver, plan, env))
+        finally:
+            processes.end(mark)
+
+
+def start_driver(plan: Path, env: Mapping[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
+    here = os.getpid()
+    return subprocess.Popen(
+        [sys.executable, "-m", "tbexp.training.driver", str(plan)],
+        env=dict(env),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        preexec_fn=lambda: processes.die_with(here),  # before its imports: they take seconds
+    )
+
+
 def run_verl(
     plan: Path,
     *,
-    env: Mapping[str, str],
+    start: Callable[[IO[bytes]], subprocess.Popen[bytes] | keeping.Drive],
     report: Reporter,
     log_file: Path,
     watch: nonfinite.Watch,
     left: Left = lambda: None,
 ) -> None:
-    """Runs the driver to its end, handing on rows as they come. Raises Stopped, with why, when `left` asks for it, and
-    WorldFailure when `watch` does.
+    """Runs the driver to its end, handing on rows as they come. start: starts it, given where it writes to. Raises
+    Stopped, with why, when `left` asks for it, WorldFailure when `watch` does, and RayGone.
     """
     outcome_file = plan.with_name("outcome.json")
     outcome_file.unlink(missing_ok=True)
     (plan.parent / stopping.STOP).unlink(missing_ok=True)
     request = Request(plan.parent, report, left)
     report.say("starting verl")
-    here = os.getpid()
     with log_file.open("ab") as output:
         log_start = output.tell()
-        driver = subprocess.Popen(
-            [sys.executable, "-m", "tbexp.training.driver", str(plan)],
-            env=dict(env),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=lambda: processes.die_with(here),  # before its imports: they take seconds
-        )
+        driver = start(output)
         try:
             while driver.poll() is None:
                 time.sleep(POLL_SECONDS)
@@ -303,6 +354,8 @@ def run_verl(
         outcome = {"status": "failed", "message": f"its process ended with code {driver.returncode}"}
     if outcome["status"] == "user":
         raise UserError(outcome["message"])
+    if outcome["status"] == "ray":
+        raise keeping.RayGone(outcome["message"])
     if outcome["status"] == "world":
         raise WorldFailure(outcome["message"])
     if outcome["status"] != "done":
@@ -355,104 +408,6 @@ def stopped_at(folder: Path, report: Reporter, start: int, reason: str) -> Stopp
     saved = point.step if point else 0
     text = stopping.message(saved=saved, reached=report.done(), start=start, reason=reason)
     return Stopped(text, kept=saved > start)
-
-
-class Reporter:
-    """Merges rows into `metrics.jsonl`, hands new ones on, and removes checkpoints that may go."""
-
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        steps: int,
-        keep: int,
-        trials: int,
-        progress: Progress | None,
-        metrics: Metrics | None,
-    ):
-        self._folder = folder
-        self.steps = steps
-        self._progress = progress
-        self._metrics = metrics
-        self._keep = keep
-        self._trials = trials  # attempts planned for one validation
-        self._seen = 0
-        self._row_at = time.monotonic()
-        self._start = 0
-        self.fragment = folder / "verl" / "none"
-        self.rows: dict[int, dict[str, float]] = {}
-        self._handed: dict[int, dict[str, float]] = {}
-        self.broken: dict[int, str] = {}  # figures that are not finite, by step, of this start
-        self._merge()
-
-    def begin(self, step: int) -> None:
-        """A start of verl that goes on from `step`: its rows come into a file of their own."""
-        number = len(rows.fragments(self._folder / "verl"))
-        self.fragment = self._folder / "verl" / rows.fragment_name(number, step)
-        self.fragment.touch()
-        self._start = step
-        self._merge()
-
-    def say(self, what: str) -> None:
-        if self._progress:
-            self._progress(self.done(), self.steps, what)
-
-    def look(self) -> None:
-        """Reads what verl has written since the last look."""
-        size = self.fragment.stat().st_size
-        if size == self._seen:
-            return
-        self._seen = size
-        self._row_at = time.monotonic()
-        self._merge()
-        self._hand_on()
-        prune(self._folder, self.rows, self._keep, self._trials)
-        self.say("training")
-
-    def done(self) -> int:
-        """The last step that is finished and recorded."""
-        return max(rows.trained_steps(self.rows), default=0)
-
-    def made(self) -> int:
-        """Steps of this start."""
-        return self.done() - self._start
-
-    def since_row(self) -> float:
-        """Seconds since the last row came, or since verl was started."""
-        return time.monotonic() - self._row_at
-
-    def _merge(self) -> None:
-        verls = rows.merge(rows.fragments(self._folder / "verl"))
-        noted = groups.read_validations(self._folder / "verl" / groups.VALIDATIONS)
-        self.rows = rows.of_attempts(verls, noted, self._trials)
-        self.broken = rows.broken(self.fragment)
-        rows.write(self._folder / "metrics.jsonl", self.rows)
-
-    def _hand_on(self) -> None:
-        """Rows that are new or have changed. A start hands on those of earlier ones too: an update that is made again
-        after a kill replaces what was told of it, and whoever listens may have missed the last ones.
-        """
-        for step in rows.foreign(self.rows):
-            if step > self._start and step not in self._handed:
-                log.warning(
-                    "update %d: its attempts were not made with the weights that are trained (the correlation of their "
-                    "probabilities is %.2f): was the inference engine given another training's weights?",
-                    step,
-                    self.rows[step]["train/rollout_probability_correlation"],
-                )
-        for step, row in self.rows.items():
-            if self._metrics and self._handed.get(step) != row:
-                self._metrics(row, step)
-            self._handed[step] = row
-
-
-def prune(folder: Path, history: Mapping[int, Mapping[str, float]], keep: int, trials: int) -> None:
-    """Removes checkpoints beyond the newest `keep` and the one that would be chosen; those without a row yet stay."""
-    logged = rows.trained_steps(history)
-    whole = {c.step: c.folder for c in checkpoints.found(folder / "checkpoints") if not c.fault and c.step in logged}
-    best = checkpoints.best_step(rows.validation(history, trials), whole)
-    for step in checkpoints.expendable(list(whole), keep=keep, best=best):
-        checkpoints.remove(whole[step])
 
 
 def chosen_weights(folder: Path, step: int) -> Path:

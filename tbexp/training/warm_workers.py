@@ -1,12 +1,12 @@
 """Ray workers that are forked from a process that has imported the libraries already.
 
 verl's trainer needs eight Ray processes, and each would spend 6 seconds of a core on importing torch, transformers
-and the like, 5.3 of them on what is neither verl nor Ray. The driver imports that once and forks a nursery before it
-imports Ray; Ray starts its workers through a shim that asks the nursery for a fork, runs Ray's own worker program in
-it, and stays as the fork's stand-in until it ends. Every other Python process of Ray is started as usual. Decided
-here: what a fork takes over from the process Ray asked for (arguments, environment, folder, standard streams), and
-that the nursery dies with the driver. A request that the nursery cannot serve falls back to a plain start. Ray itself
-must not be imported before the fork: it reads its settings, such as its raylet's id, from the environment when it is.
+and the like, 5.3 of them on what is neither verl nor Ray. The keeper (`keeper`) imports that once; Ray starts its
+workers through a shim that asks the keeper for a fork, runs Ray's own worker program in it, and stays as the fork's
+stand-in until it ends. Every other Python process of Ray is started as usual. Decided here: what a fork takes over from
+the process Ray asked for (arguments, environment, folder, standard streams). A request that the keeper cannot serve
+falls back to a plain start. Ray itself must not be imported before the fork: it reads its settings, such as its
+raylet's id, from the environment when it is.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ import json
 import os
 import random
 import runpy
-import signal
 import socket
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-from tbexp.training import processes
+from typing import Any, NoReturn
 
 # What verl 0.9.1 imports, measured with -X importtime, without what imports Ray.
 LIBRARIES = (
@@ -47,6 +46,9 @@ LIBRARIES = (
     "requests",
 )
 
+READY = "ray.json"  # in the keeper's temporary folder: its Ray's address and processes, or why there is none
+END = b"k"  # what a keeper is told to end a driver by; an order begins with a zero
+
 SHIM = """
 import json, os, socket, sys
 program = next((i for i, a in enumerate(sys.argv) if a.endswith("default_worker.py")), None)
@@ -68,51 +70,41 @@ ask.recv(1)  # until the fork ends and its end of the connection closes
 """
 
 
-def open_nursery(folder: Path) -> str:
-    """Imports the libraries, forks the nursery, and returns the program that Ray is to start its workers with.
-
-    To be called before Ray is imported and before any thread is started. folder: for the socket, so its path is short.
-    """
+def import_libraries() -> None:
     for name in LIBRARIES:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    address, shim, program = folder / "nursery", folder / "python", folder / "shim.py"
-    address.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(address))
-    listener.listen(64)
+
+
+def write_shim(folder: Path, address: Path) -> str:
+    """The program that Ray is to start its workers with, written into the folder. address: the keeper's socket."""
+    shim, program = folder / "python", folder / "shim.py"
     program.write_text(SHIM.format(python=sys.executable, address=str(address)))
     shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -IS "{program}" "$@"\n')
     shim.chmod(0o700)
-    parent = os.getpid()
-    if os.fork() == 0:
-        serve(listener, parent)
-    listener.close()
     return str(shim)
 
 
-def serve(listener: socket.socket, parent: int) -> None:
-    """The nursery's life: a fork per order. Never returns."""
-    processes.die_with(parent)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks are reaped by the kernel
-    while True:
-        connection, _ = listener.accept()
-        try:
-            order, streams = take_order(connection)
-        except (OSError, ValueError):
-            connection.close()
-            continue
-        if os.fork() == 0:
-            listener.close()
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            become_worker(order, streams, connection)
-        for stream in streams:
-            os.close(stream)
-        connection.close()
+def read_ready(temp: Path) -> dict[str, Any]:
+    """What is known of a keeper's Ray; empty until it is there."""
+    try:
+        told: dict[str, Any] = json.loads((temp / READY).read_text())
+    except FileNotFoundError:
+        return {}
+    return told
+
+
+def send_order(to: socket.socket, order: dict[str, Any], streams: list[int]) -> None:
+    data = json.dumps(order).encode()
+    socket.send_fds(to, [len(data).to_bytes(8, "big")], streams)
+    to.sendall(data)
 
 
 def take_order(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """What to run, and the standard streams to run it with. Raises EOFError when there is nobody any more."""
     head, streams, _, _ = socket.recv_fds(connection, 8, 3)
+    if not head:
+        raise EOFError
     size = int.from_bytes(head, "big")
     data = b""
     while len(data) < size:
@@ -122,36 +114,42 @@ def take_order(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
     return json.loads(data), streams
 
 
-def become_worker(order: dict[str, Any], streams: list[int], connection: socket.socket) -> None:
-    """In the fork: become the process that Ray asked for, and run its program to the end."""
+def become(run: Callable[[], int | None], streams: list[int], environment: dict[str, str], folder: str) -> NoReturn:
+    """In the fork: takes over what a process of its own would have been started with, runs, and ends."""
     status = 1
     try:
         os.setpgrp()
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
             os.close(stream)
-        environment, arguments = worker_call(order)
         os.environ.clear()
         os.environ.update(environment)
-        os.chdir(order["cwd"])
+        os.chdir(folder)
         random.seed()
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed()
-        sys.argv = arguments
-        connection.send(b"y")
-        runpy.run_path(arguments[0], run_name="__main__")
-        status = 0
+        status = run() or 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
     except BaseException:
-        import traceback
-
         traceback.print_exc()
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(status)
+
+
+def become_worker(order: dict[str, Any], streams: list[int], connection: socket.socket) -> NoReturn:
+    """In the fork: become the process that Ray asked for, and run its program to the end."""
+
+    def run() -> None:
+        sys.argv = arguments
+        connection.send(b"y")
+        runpy.run_path(arguments[0], run_name="__main__")
+
+    environment, arguments = worker_call(order)
+    become(run, streams, environment, order["cwd"])
 
 
 def worker_call(order: dict[str, Any]) -> tuple[dict[str, str], list[str]]:

@@ -21,8 +21,9 @@ from tbexp.training.checkpoints import (
     resume_point,
     write_manifest,
 )
+from tbexp.training.reporter import prune
 from tbexp.training.rows import ATTEMPTS, MISSING, VALIDATION, fragment_name, validation
-from tbexp.training.run import TrainResult, prune, train
+from tbexp.training.run import TrainResult, train
 
 sys.path.insert(0, str(Path(__file__).parent))
 

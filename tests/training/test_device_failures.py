@@ -8,6 +8,7 @@ import pytest
 from tbexp.errors import WorldFailure
 from tbexp.training import nonfinite, run
 from tbexp.training.device_failures import REASONS
+from tbexp.training.reporter import Reporter
 
 VLLMS = (
     "(EngineCore pid=7) ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"
@@ -26,7 +27,7 @@ def driven(folder: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
     program.chmod(0o700)
     (folder / "said").write_text(said)
     monkeypatch.setattr(sys, "executable", str(program))
-    report = run.Reporter(folder, steps=3, keep=2, trials=4, progress=None, metrics=None)
+    report = Reporter(folder, steps=3, keep=2, trials=4, progress=None, metrics=None)
     report.begin(0)
     run.run_verl(work / "plan.json", env={}, report=report, log_file=log, watch=nonfinite.Watch(folder, 5))
 

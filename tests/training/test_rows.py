@@ -11,6 +11,7 @@ import pytest
 import tbexp
 from tbexp.training.checkpoints import Validated
 from tbexp.training.groups import Ledger
+from tbexp.training.reporter import Reporter
 from tbexp.training.rows import (
     ATTEMPTS,
     MISSING,
@@ -26,7 +27,6 @@ from tbexp.training.rows import (
     validation,
     write,
 )
-from tbexp.training.run import Reporter
 
 ROOT = Path(tbexp.__file__).resolve().parent.parent
 
