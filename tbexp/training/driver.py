@@ -30,7 +30,6 @@ from tbexp.training.warm_workers import read_ready
 log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 0.1
-JOIN_SECONDS = 120.0  # for a Ray that served a training before
 
 
 class NotJoined(Exception):
@@ -66,9 +65,9 @@ def start_ray(settings: dict[str, Any], verls: dict[str, str], outcome_file: Pat
         return
     if settings["kept"]:
         address = keepers_address(Path(settings["temp"]))
-        with joined(outcome_file, JOIN_SECONDS if settings["used"] else None):
+        with joined(outcome_file, settings["join_seconds"]):
             ray.init(address=address, log_to_driver=True, logging_level=logging.WARNING, runtime_env=runtime_env)
-            while settings["used"] and not unused():
+            while settings["join_seconds"] and not unused():
                 time.sleep(0.1)
         return
     for name, value in verls.items():

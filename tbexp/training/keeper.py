@@ -122,7 +122,8 @@ def start_ray(temp: Path, python: str, settings: Mapping[str, Any]) -> NoReturn:
 def serve(state: State) -> NoReturn:
     """The keeper's life: a fork per order. It ends when nobody can give orders any more."""
     while True:
-        ready, _, _ = select.select([state.woken[0], state.listener, state.control], [], [])
+        sources: list[Any] = [state.woken[0], state.listener, state.control]
+        ready, _, _ = select.select(sources, [], [])
         if state.woken[0] in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(state.woken[0], 4096)

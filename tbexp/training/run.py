@@ -50,6 +50,7 @@ CHOSEN = "chosen"
 LOOP = "tbexp.training.episode_loop.EpisodeLoop"
 POLL_SECONDS = 0.2
 OBJECT_STORE_BYTES = 256 * 2**20
+JOIN_SECONDS = 120.0  # for a Ray that served a training before
 
 Left = Callable[[], float | None]  # seconds until the end that someone has announced
 
@@ -255,11 +256,13 @@ def add_ray(
     temp: Path,
     address: str | None = None,
     kept: bool = False,
-    used: bool = False,
+    join_seconds: float | None = None,
 ) -> None:
-    """kept: it is a keeper's, in whose folder stands where it is. used: by a training before."""
+    """kept: it is a keeper's, in whose folder stands where it is. join_seconds: within which it must be there and
+    nothing of an earlier training left; None: it is new.
+    """
     told = {"address": address, "other_nodes": environment.for_other_nodes(own), "temp": str(temp)}
-    ray = {**settings, **told, "kept": kept, "used": used}
+    ray = {**settings, **told, "kept": kept, "join_seconds": join_seconds}
     plan.write_text(json.dumps(json.loads(plan.read_text()) | {"ray": ray}, indent=1))
 
 
@@ -269,14 +272,13 @@ def with_keeper(config: Config, drive: Callable[..., None], plan: Path, metrics_
     while True:
         with log_file.open("ab") as output, keeping.keeper_for(config, ray, output) as keeper:
             own = environment.own_variables(config, mark=keeper.mark, temp=keeper.temp, metrics_file=metrics_file)
-            add_ray(plan, ray, own, temp=keeper.temp, kept=True, used=keeper.used)
+            limit = JOIN_SECONDS if keeper.used else None
+            add_ray(plan, ray, own, temp=keeper.temp, kept=True, join_seconds=limit)
             metrics = {environment.METRICS: own[environment.METRICS]}
             try:
-                return drive(start=functools.partial(keeper.drive, plan, metrics))
+                return drive(start=functools.partial(keeper.drive, plan, metrics), other_ray=keeper.used)
             except keeping.RayGone as gone:
                 keeper.spoilt = True
-                if not keeper.used:
-                    raise RuntimeError(f"verl failed: {gone}\nits log: {log_file}") from None
                 log.warning("%s; this training starts another one", gone)
 
 
@@ -324,9 +326,11 @@ def run_verl(
     log_file: Path,
     watch: nonfinite.Watch,
     left: Left = lambda: None,
+    other_ray: bool = False,
 ) -> None:
     """Runs the driver to its end, handing on rows as they come. start: starts it, given where it writes to. Raises
-    Stopped, with why, when `left` asks for it, WorldFailure when `watch` does, and RayGone.
+    Stopped, with why, when `left` asks for it, and WorldFailure when `watch` does. other_ray: there may be another Ray
+    when this one cannot be joined, so that is RayGone.
     """
     outcome_file = plan.with_name("outcome.json")
     outcome_file.unlink(missing_ok=True)
@@ -354,7 +358,7 @@ def run_verl(
         outcome = {"status": "failed", "message": f"its process ended with code {driver.returncode}"}
     if outcome["status"] == "user":
         raise UserError(outcome["message"])
-    if outcome["status"] == "ray":
+    if outcome["status"] == "ray" and other_ray:
         raise keeping.RayGone(outcome["message"])
     if outcome["status"] == "world":
         raise WorldFailure(outcome["message"])

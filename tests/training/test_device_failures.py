@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 
@@ -29,7 +30,8 @@ def driven(folder: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
     monkeypatch.setattr(sys, "executable", str(program))
     report = Reporter(folder, steps=3, keep=2, trials=4, progress=None, metrics=None)
     report.begin(0)
-    run.run_verl(work / "plan.json", env={}, report=report, log_file=log, watch=nonfinite.Watch(folder, 5))
+    plan, watch = work / "plan.json", nonfinite.Watch(folder, 5)
+    run.run_verl(plan, start=functools.partial(run.start_driver, plan, {}), report=report, log_file=log, watch=watch)
 
 
 @pytest.mark.parametrize(("sign", "told"), REASONS)
