@@ -5,8 +5,8 @@ It imports the libraries once, starts Ray once, and forks what trainings need of
 its driver has ended is killed before the next one begins, all but Ray's own processes, so that nothing is inherited;
 and none of it outlives the keeper. Whether a keeper is used again is `keeping`'s.
 
-Before the forks there may be no thread and no Ray in this process, so Ray is started by a fork that ends when Ray is
-there: as `ray.init` starts it, without the client server that `ray start` adds.
+No Ray may be in this process, since forks would have its threads' locks and its settings; so Ray is started by a fork
+that ends when Ray is there: as `ray.init` starts it, without the client server that `ray start` adds.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import socket
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,6 +71,8 @@ def main(arguments: list[str]) -> NoReturn:
         os.set_blocking(end, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(state.woken[1], warn_on_full_buffer=False)
+    # One thread is there, of Arrow's jemalloc, which is made for forks; OpenBLAS ends its own before the first.
+    warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
     import_libraries()
     shim = write_shim(temp, address)
     if (pid := fork(state)) == 0:

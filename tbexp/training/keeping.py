@@ -155,6 +155,11 @@ def kept() -> Iterator[None]:
             waiting.end()
 
 
+def more_come() -> bool:
+    """Whether a training is told that others come."""
+    return _Here.blocks > 0
+
+
 @contextlib.contextmanager
 def keeper_for(config: Config, ray: Mapping[str, Any], output: IO[bytes]) -> Iterator[Keeper]:
     """The keeper for one training. ray: how its Ray is started. output: for what a new one says."""
@@ -167,7 +172,7 @@ def keeper_for(config: Config, ray: Mapping[str, Any], output: IO[bytes]) -> Ite
         yield found
     finally:
         found.used = True
-        if _Here.blocks and _Here.waiting is None and found.fit():
+        if more_come() and _Here.waiting is None and found.fit():
             _Here.waiting = found
         else:
             found.end()

@@ -20,6 +20,7 @@ from tbexp.pipeline.finished import given, is_finished
 from tbexp.pipeline.inputs import Inputs, problems_of
 from tbexp.pipeline.progress import Progress
 from tbexp.pipeline.sweep import Job, run_sweep, short_name, sweep_name, swept_names, worst
+from tbexp.training import keeping
 
 with opened(conf_folder()) as compose:
     VALUES = plain(compose(["tracking=none", "stages=[select]"]))
@@ -116,6 +117,17 @@ def test_a_partial_evaluation_is_marked_in_the_table_of_a_sweep(tmp_path: Path) 
     _, rows, shown = sweep(tmp_path / "sweep", jobs(tmp_path, *THREE[:2]), run_job)
     assert [row["coverage"] for row in rows] == ["1.0", "0.75"]
     assert shown.count("+25.0 [+12.5, +50.0]") == 2 and shown.count("(partial, 75.0%)") == 1
+
+
+def test_the_trainings_of_a_sweep_are_told_that_others_come(tmp_path: Path) -> None:
+    told = []
+
+    def run_job(number: int, place: InSweep) -> Ending:
+        told.append(keeping.more_come())
+        return Ending(DONE)
+
+    sweep(tmp_path / "sweep", jobs(tmp_path, *THREE), run_job)
+    assert told == [True] * 3 and not keeping.more_come()
 
 
 def test_an_interrupt_ends_the_sweep_and_the_table_tells_what_never_ran(tmp_path: Path) -> None:

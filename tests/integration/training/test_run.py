@@ -105,6 +105,16 @@ def rows(root: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (root / "train" / "metrics.jsonl").read_text().splitlines()]
 
 
+def temp_of(training: Path) -> Path:
+    return Path(json.loads((training / "verl" / "plan.json").read_text())["ray"]["temp"])
+
+
+def left(training: Path) -> list[int | Path]:
+    """Of the last start: processes, its temporary folder."""
+    temp = temp_of(training)
+    return [*processes.marked(temp.name.removeprefix(processes.NAME)), *([temp] if temp.exists() else [])]
+
+
 @pytest.mark.train
 def test_a_training_killed_with_its_parent_goes_on_and_refills_exactly_what_failed(
     root: Path, monkeypatch: pytest.MonkeyPatch
@@ -122,12 +132,10 @@ def test_a_training_killed_with_its_parent_goes_on_and_refills_exactly_what_fail
         time.sleep(0.05)
     child.send_signal(signal.SIGKILL)
     child.communicate()
-    mark = run_mark(root / "train")
     deadline = time.monotonic() + 60
-    while processes.marked(mark) and time.monotonic() < deadline:
+    while left(root / "train") and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert processes.marked(mark) == []
-    assert not Path(f"/tmp/tbx-{mark}").exists()
+    assert left(root / "train") == []
 
     monkeypatch.setenv("TOY_HANDED", str(root / "handed-1"))
     told: list[int] = []
@@ -169,7 +177,7 @@ def test_a_training_killed_with_its_parent_goes_on_and_refills_exactly_what_fail
     assert AutoTokenizer.from_pretrained(result.folder).chat_template
     kept = {path.name for path in (root / "train" / "checkpoints").glob("global_step_*")}
     assert kept == {"global_step_3", f"global_step_{result.step}"}
-    assert processes.marked(mark) == []
+    assert left(root / "train") == []
 
 
 @pytest.mark.train
@@ -195,7 +203,7 @@ def test_a_run_whose_every_group_fails_ends_by_saying_so(root: Path, monkeypatch
     tries = (lone / "train" / "verl" / "failures.jsonl").read_text().splitlines()
     assert len(tries) == 8 * 8 * 4  # groups, attempts, tries
     assert [row["step"] for row in rows(lone)] == [0] and not (lone / "handed").exists()  # nothing was trained on
-    assert processes.marked(run_mark(lone / "train")) == []
+    assert left(lone / "train") == []
 
 
 @pytest.mark.train
@@ -209,7 +217,7 @@ def test_a_gradient_that_is_no_number_ends_the_run_and_it_goes_on_from_the_check
     with pytest.raises(WorldFailure, match=r"update 3: actor/\w+ is not a finite number.*of update 2 is kept"):
         start(place, steps=4, uids=["mixed-a"])
     assert [row["step"] for row in rows(place)] == [0, 1, 2]
-    assert processes.marked(run_mark(place / "train")) == []
+    assert left(place / "train") == []
     monkeypatch.delenv("TOY_NAN")
     assert start(place, steps=4, uids=["mixed-a"]).steps == 4
     assert [row["step"] for row in rows(place)] == [0, 1, 2, 3, 4]
@@ -249,7 +257,9 @@ LORA = {"lora_rank": 4, "lora_alpha": 8, "target_modules": "all-linear", "lora":
 
 
 @pytest.mark.train
-def test_a_lora_training_ends_as_a_plain_model(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lora_training_without_warm_workers_ends_as_a_plain_model(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from safetensors.torch import load_file
     from toy_config import toy_config
 
@@ -257,7 +267,9 @@ def test_a_lora_training_ends_as_a_plain_model(root: Path, tmp_path: Path, monke
 
     monkeypatch.setenv("PYTHONPATH", f"{HERE}:{CONFIG}")
     result = train(
-        toy_config(training={"steps": 1, "verl": {"actor_rollout_ref": {"model": LORA}}}),
+        toy_config(
+            training={"steps": 1, "verl": {"actor_rollout_ref": {"model": LORA}}}, topology={"warm_workers": False}
+        ),
         model_folder=root / "model",
         train_uids=["mixed-a", "mixed-b"],
         validation_uids=["mixed-v"],
@@ -265,6 +277,7 @@ def test_a_lora_training_ends_as_a_plain_model(root: Path, tmp_path: Path, monke
         loop="toy.ToyLoop",
     )
     assert result.history[1]["train/grad_norm"] > 0
+    assert left(tmp_path / "train") == [] and run_mark(tmp_path / "train") in str(temp_of(tmp_path / "train"))
     assert weights.fault(result.folder, root / "model") == ""
     base, chosen = (load_file(folder / "model.safetensors") for folder in (root / "model", result.folder))
     changed = {name for name in base if not base[name].equal(chosen[name])}
