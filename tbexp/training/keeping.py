@@ -35,7 +35,7 @@ class RayGone(Exception):
 
 
 class Keeper:
-    """A keeper that has been started. used: a training has used it before."""
+    """A keeper that has been started. used: a training has used it before. spoilt: not to be used again."""
 
     def __init__(self, config: Config, ray: Mapping[str, Any], output: IO[bytes]):
         self.mark = secrets.token_hex(6)
@@ -83,6 +83,7 @@ class Keeper:
 
     def drive(self, plan: Path, own: Mapping[str, str], output: IO[bytes]) -> Drive:
         """Forks a driver. own: what its environment has that the keeper's has not."""
+        self.spoilt = True  # until it says that nothing is left of the driver
         order = {"plan": str(plan), "env": dict(own)}
         with Path(os.devnull).open("rb") as nothing, contextlib.suppress(OSError):  # it has ended: `Drive` tells
             send_order(self.control, order, [nothing.fileno(), output.fileno(), output.fileno()])
@@ -131,7 +132,7 @@ class Drive:
         end = time.monotonic() + KILL_SECONDS
         while self.poll() is None:
             if time.monotonic() > end:
-                self._keeper.spoilt, self.returncode = True, -9
+                self.returncode = -9
             time.sleep(0.05)
 
 

@@ -278,7 +278,7 @@ def with_keeper(config: Config, drive: Callable[..., None], plan: Path, metrics_
             try:
                 return drive(start=functools.partial(keeper.drive, plan, metrics), other_ray=keeper.used)
             except keeping.RayGone as gone:
-                keeper.spoilt = True
+                keeper.spoilt = True  # it has killed what was left of the driver, and so would be used again
                 log.warning("%s; this training starts another one", gone)
 
 
