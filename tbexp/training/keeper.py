@@ -97,7 +97,7 @@ def start_ray(temp: Path, python: str, settings: Mapping[str, Any]) -> NoReturn:
     """In a fork: starts Ray's processes, which stay, says where Ray is, and ends. python: what workers start with."""
     told: dict[str, Any]
     # Ray would start a worker ahead, without the variables of a training, that no training can use: 90 MiB.
-    os.environ["RAY_prestart_worker_first_driver"] = "0"
+    os.environ |= {"RAY_prestart_worker_first_driver": "0"}
     try:
         from ray._private import services
         from ray._private.node import Node
