@@ -83,7 +83,7 @@ def mark_of(temp: Path) -> str:
 
 def without_time(training: Path) -> list[dict[str, Any]]:
     """Its rows, but for seconds, memory, and what the order of a batch's rows decides in the last digits."""
-    parts = ("timing", "second", "perf/", "tool_wait", "actor/", "entropy", "kl", "advantages/", "returns/")
+    parts = ("timing", "second", "perf/", "wait", "actor/", "entropy", "kl", "advantages/", "returns/")
     rows = [json.loads(line) for line in (training / "metrics.jsonl").read_text().splitlines()]
     return [{key: value for key, value in row.items() if not any(part in key for part in parts)} for row in rows]
 
