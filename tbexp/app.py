@@ -212,7 +212,7 @@ def compose_job(
             problems.append(folder)
         else:
             run_dir = folder
-            more = of_training(config) if here and "train" in config.stages else []
+            more = of_rooms(config, training=here and "train" in config.stages)
             more = not_of([problem.where for problem in problems], more)
             if isinstance(run, Existing):
                 more += refused(run, config)
@@ -258,16 +258,18 @@ def new_inputs() -> Inputs:
     return Inputs()
 
 
-def of_training(config: Config) -> list[Problem]:
-    """What verl will refuse, told before anything is probed. It reads verl's YAML only if there is something to
-    check against it, and imports neither verl nor torch.
+def of_rooms(config: Config, *, training: bool) -> list[Problem]:
+    """What the tracker's address and verl's configuration cannot be, told before anything is probed. It reads verl's
+    YAML only if there is something to check against it, and imports none of mlflow, verl and torch.
     """
-    from tbexp.training import problems
+    from tbexp.tracking.address import problems as of_address
+    from tbexp.training import problems as of_training
 
+    found = of_address(config.tracking)
     try:
-        return problems(config)
+        return [*found, *(of_training(config) if training else ())]
     except UserError as error:
-        return list(error.problems)
+        return [*found, *error.problems]
 
 
 def folder_of(composed: DictConfig, config: Config, *, multirun: bool) -> Path | Problem:

@@ -39,6 +39,7 @@ def command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 MISTAKES: list[tuple[list[str], list[str]]] = [
     (["optimizer.lrr=1e-4"], ["optimizer.lrr: there is no such key", "did you mean optimizer.lr?"]),
+    (["tracking.uri=file:///tmp/x", "seed=-1", "dry_run=true"], ["tracking.uri: ", "no MLflow file store", "seed"]),
     (["optimiser.lr=1e-4"], ["optimiser.lr", "did you mean optimizer.lr?"]),
     (["lr=1e-4"], ["did you mean optimizer.lr"]),
     (["+optimizer.lrr=1e-4"], ["optimizer.lrr: there is no such key", "did you mean optimizer.lr?"]),

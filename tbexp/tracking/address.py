@@ -30,18 +30,41 @@ KEY = "tracking.uri"
 SERVER_WAY_OUT = "run `mlflow server` on one machine and set tracking.uri=http://HOST:5000"
 
 
+def problems(tracking: Tracking) -> list[Problem]:
+    """What is wrong with a URI that is named, as far as it can be told without making anything."""
+    if tracking.kind == "none" or not tracking.uri:
+        return []
+    try:
+        _checked(tracking.uri.strip())
+    except UserError as error:
+        return list(error.problems)
+    return []
+
+
 def tracker_uri(tracking: Tracking, default_uri: str) -> str | None:
-    """The URI to report to, SQLite paths made absolute; None when tracking is off. UserError when it can't be used."""
+    """The URI to report to, SQLite paths made absolute and their folder made; None when tracking is off. UserError when
+    it can't be used.
+    """
     if tracking.kind == "none":
         return None
-    uri = (tracking.uri or default_uri).strip()
+    uri = _checked((tracking.uri or default_uri).strip())
+    if (path := sqlite_path(uri)) is not None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            what = f"can't create the folder of {path}: {error.strerror}"
+            raise UserError(Problem(what, KEY, "name a folder that you may write")) from None
+    return uri
+
+
+def _checked(uri: str) -> str:
     scheme = uri.split(":", 1)[0].split("+", 1)[0].lower() if ":" in uri else ""
     if uri in ("databricks", "databricks-uc"):
         return uri
     if scheme not in SERVERS + DATABASES:
         raise UserError(_no_file_store(uri))
     if scheme == "sqlite":
-        return _usable_sqlite(uri)
+        return _absolute_sqlite(uri)
     if _password(uri):
         fix = (
             "name the user and password in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
@@ -106,7 +129,7 @@ def _no_file_store(uri: str) -> Problem:
     )
 
 
-def _usable_sqlite(uri: str) -> str:
+def _absolute_sqlite(uri: str) -> str:
     path = sqlite_path(uri)
     if path is None or str(path) in ("", ".", ":memory:"):
         raise UserError(
@@ -122,13 +145,11 @@ def _usable_sqlite(uri: str) -> str:
                 f"{SERVER_WAY_OUT}, or name a database on a local disk",
             )
         )
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            Problem(f"can't create the folder of {path}: {error.strerror}", KEY, "name a folder that you may write")
-        ) from None
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
+    there = next(each for each in (path, *path.parents) if os.path.lexists(each))
+    if there != path and not there.is_dir():
+        what = f"can't create the folder of {path}: {there} is no folder"
+        raise UserError(Problem(what, KEY, "name a folder that you may write"))
+    if path.is_dir() or not os.access(there, os.W_OK):
         raise UserError(Problem(f"{path} can't be written", KEY, "name a database in a folder that you may write"))
     query = "?" + uri.split("?", 1)[1] if "?" in uri else ""
     return f"sqlite:///{path}{query}"

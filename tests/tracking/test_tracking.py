@@ -82,6 +82,28 @@ def test_a_sqlite_path_becomes_absolute_and_its_folder_exists(tmp_path: Path, mo
     assert (tmp_path / "new").is_dir()
 
 
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("sqlite:///new/mlflow.db", None),
+        ("sqlite:///file/mlflow.db", "file is no folder"),
+        ("sqlite:///file/deep/mlflow.db", "file is no folder"),
+        ("sqlite:///folder", "can't be written"),
+        ("mlruns", "no MLflow file store"),
+        (None, None),
+    ],
+)
+def test_what_is_wrong_with_an_address_is_told_without_making_anything(
+    uri: str | None, said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    Path("folder").mkdir()
+    wrong = address_module.problems(Tracking(name="t", kind="mlflow", uri=uri))
+    assert [said in problem.what for problem in wrong] == ([True] if said else [])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
 def test_tracking_that_is_off_has_no_uri() -> None:
     assert tracker_uri(Tracking(name="none", kind="none", uri="file:x"), "sqlite:///x.db") is None
 
