@@ -251,6 +251,14 @@ def test_a_ready_sweep_gives_way_to_the_command(monkeypatch: pytest.MonkeyPatch,
     assert len(list((tmp_path / "outputs" / "laptop").glob("sweep-thresholds-*/jobs.csv"))) == 1
 
 
+def test_a_ready_sweep_keeps_its_order_with_values_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["-m", "+sweep=selected_vs_random", "seed=1,2", "tracking=none", "stages=[probe]"]
+    code, recorder = run(monkeypatch, *words)
+    pools = ("selected", "random", "all")
+    assert code == 0
+    assert [(c.seed, c.selection.pool) for c, _, _ in recorder.calls] == [(s, pool) for s in (1, 2) for pool in pools]
+
+
 def test_hydra_numbers_the_jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     words = ["tracking=none", "-m", "seed=5,6", "hydra.sweep.dir=here", "hydra.sweep.subdir=${hydra:job.num}"]
     _, recorder = run(monkeypatch, *words)

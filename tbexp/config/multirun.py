@@ -14,17 +14,22 @@ from tbexp.errors import Problem, UserError
 
 
 def jobs_of(compose: Composer, overrides: list[str]) -> list[list[str]]:
-    """The overrides of each job of a multirun, by Hydra's own basic sweeper."""
+    """The overrides of each job of a multirun, by Hydra's own basic sweeper.
+
+    A key that the command sets is not swept over by the ready sweep that it names, and keeps its place there: where the
+    sweep's first key changes last, it does so with the command's values too.
+    """
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     sweeper = compose(overrides, multirun=True).hydra.sweeper
     parser = OverridesParser.create(compose.loader)
     given = parser.parse_overrides(overrides)
-    # A key that the command sets is not swept over by the ready sweep that it names.
-    set_here = {override.key_or_group for override in given}
-    swept = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items() if key not in set_here]
-    parsed = parser.parse_overrides([*swept, *overrides])
+    params = dict(sweeper.get("params") or {})
+    here = {override.key_or_group: override.input_line for override in given if override.key_or_group in params}
+    swept = [here.get(key, f"{key}={value}") for key, value in params.items()]
+    others = [line for line, override in zip(overrides, given, strict=True) if override.key_or_group not in here]
+    parsed = parser.parse_overrides([*swept, *others])
     return [list(job) for batch in BasicSweeper.split_arguments(parsed, None) for job in batch]
 
 
