@@ -26,9 +26,10 @@ def jobs_of(compose: Composer, overrides: list[str]) -> list[list[str]]:
     parser = OverridesParser.create(compose.loader)
     given = parser.parse_overrides(overrides)
     params = dict(sweeper.get("params") or {})
-    here = {override.key_or_group: override.input_line for override in given if override.key_or_group in params}
+    lines = list(zip(overrides, given, strict=True))
+    here = {override.key_or_group: line for line, override in lines if override.key_or_group in params}
     swept = [here.get(key, f"{key}={value}") for key, value in params.items()]
-    others = [line for line, override in zip(overrides, given, strict=True) if override.key_or_group not in here]
+    others = [line for line, override in lines if override.key_or_group not in here]
     parsed = parser.parse_overrides([*swept, *others])
     return [list(job) for batch in BasicSweeper.split_arguments(parsed, None) for job in batch]
 
