@@ -12,10 +12,11 @@ from tbexp.cluster.job import IDLE, STOPPED, NodeJob
 from tbexp.cluster.network import Network
 from tbexp.cluster.nodes import job_of
 from tbexp.cluster.ray_nodes import Ray
-from tbexp.cluster.state import JobState, cancel, states
+from tbexp.cluster.state import ELSEWHERE, JobState, cancel, states, unanswered
 from tbexp.cluster.submission import JobSpec, batch_text, inside_job, resources, submit
 
 __all__ = [
+    "ELSEWHERE",
     "IDLE",
     "STOPPED",
     "JobSpec",
@@ -32,4 +33,5 @@ __all__ = [
     "resources",
     "states",
     "submit",
+    "unanswered",
 ]

@@ -8,6 +8,7 @@ without what Slurm says whenever it ends a job.
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from collections.abc import Iterable
@@ -26,6 +27,7 @@ ALWAYS_SAID = re.compile(
     r"|srun: (got SIG|forcing job termination|Force Terminated|Job step aborted|Terminating|launch/slurm: _step_signal"
     r"|error: \S+: tasks? \S+: (Terminated|Exited with exit code))"
 )
+ELSEWHERE = "do it where squeue answers: on a machine that knows the cluster by its slurm.conf, or by SLURM_CONF"
 NO_LOG = "0:53"  # Slurm's exit code of a job whose log could not be opened on the node, before anything of it ran
 
 
@@ -202,6 +204,22 @@ def cancel(jobs: Iterable[str]) -> None:
     names = list(jobs)
     if names:
         subprocess.run(["scancel", *names], capture_output=True)
+
+
+def unanswered() -> str:
+    """What squeue says where Slurm cannot be asked; "" where it answers."""
+    command = ["squeue", "--noheader", "--format=%i", f"--user={os.getuid()}"]
+    try:
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=60)
+    except OSError:
+        return "there is no squeue on this machine"
+    except subprocess.TimeoutExpired as late:
+        return last_line(late.stderr or b"") or "squeue gave no answer within 60 s"
+    return "" if done.returncode == 0 else last_line(done.stderr) or f"squeue ended with code {done.returncode}"
+
+
+def last_line(said: bytes) -> str:
+    return said.decode(errors="replace").strip().rpartition("\n")[2].strip()[:300]
 
 
 def run(command: list[str]) -> str:

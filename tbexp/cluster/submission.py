@@ -21,6 +21,7 @@ from typing import Any
 
 import tbexp
 from tbexp.cluster.job import NodeJob
+from tbexp.cluster.state import ELSEWHERE, unanswered
 from tbexp.config import sbatch
 from tbexp.config.schema import Launcher
 from tbexp.config.secrets import looks_secret, secret_name
@@ -147,13 +148,9 @@ def submit(spec: JobSpec, launcher: Launcher, after: Sequence[str], hidden: Mapp
                         jobs = [executor.submit(work) for work in spec.work]
         except (subprocess.CalledProcessError, submitit.core.utils.FailedJobError) as error:
             said = " ".join(str(getattr(error, "output", "") or error).split())
-            raise UserError(
-                Problem(
-                    f"sbatch refused the job {spec.name}: {said[:500]}",
-                    "launcher",
-                    "change what it names: a key of launcher, or launcher.sbatch, which is passed on as it is",
-                )
-            ) from error
+            fix = "change what it names: a key of launcher, or launcher.sbatch, which is passed on as it is"
+            fix = ELSEWHERE if unanswered() else fix
+            raise UserError(Problem(f"sbatch refused the job {spec.name}: {said[:500]}", "launcher", fix)) from error
     return str(jobs[0].job_id).split("_")[0]
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from tbexp.cluster import JobState, states
+from tbexp.cluster import ELSEWHERE, JobState, states, unanswered
 from tbexp.cluster import cancel as end_jobs
 from tbexp.config.schema import Config
-from tbexp.errors import Problem, UserError
+from tbexp.errors import Problem, UserError, WorldFailure
 from tbexp.pipeline.files import read_json, write_json
 from tbexp.pipeline.progress import Progress
 from tbexp.pipeline.submit import FOLDER, RECORD, SUBMITTING
@@ -25,12 +25,14 @@ from tbexp.pipeline.submit import FOLDER, RECORD, SUBMITTING
 
 def status(config: Config, run_dir: Path) -> None:
     """Every job with its state; of failed ones the error and the log."""
+    open_ended = False
     with Progress(sys.stdout) as progress:
         for run in runs_meant(run_dir):
             rows, errors = [], []
             for job in jobs_of(run):
                 for state in states(job["id"], Path(job["folder"]), job["tasks"]):
                     rows.append(row(job, state))
+                    open_ended = open_ended or state.state == "UNKNOWN"
                     if state.failed:
                         errors.append((job["name"], state))
             progress.table(short(run), ["job", "id", "state", "where", "log"], rows)
@@ -39,6 +41,8 @@ def status(config: Config, run_dir: Path) -> None:
             told = read_json(run / "tracking" / "mlflow_run.json")
             if told and told.get("run_id"):
                 progress.say(f"MLflow run {told['run_id']} at {told.get('uri')}")
+        if open_ended and (said := unanswered()):
+            progress.say(f"Slurm did not answer, so a job that is UNKNOWN may be running: {said}\n  fix: {ELSEWHERE}")
 
 
 def row(job: Mapping[str, Any], state: JobState) -> tuple[str, str, str, str, str]:
@@ -48,9 +52,14 @@ def row(job: Mapping[str, Any], state: JobState) -> tuple[str, str, str, str, st
 
 
 def cancel(config: Config, run_dir: Path) -> None:
-    """Ends what is queued or running."""
+    """Ends what is queued or running. Raises WorldFailure where Slurm cannot be asked what that is."""
+    runs = runs_meant(run_dir)
+    if said := unanswered():
+        raise WorldFailure(
+            f"Slurm did not answer, so nothing was cancelled and jobs may be running: {said}; {ELSEWHERE}"
+        )
     with Progress(sys.stdout) as progress:
-        for run in runs_meant(run_dir):
+        for run in runs:
             ended = withdraw(run)
             progress.say(f"{short(run)}: " + (f"cancelled {', '.join(ended)}" if ended else "nothing is running"))
 

@@ -81,14 +81,28 @@ def test_gpus_and_limits_are_read_as_slurm_writes_them() -> None:
     assert {text: minutes_in(text) for text in limits} == limits
 
 
-def test_what_sbatch_says_is_told_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("said", "answers", "fix"),
+    [
+        ("sbatch: error: Batch job submission failed: Invalid account", True, "a key of launcher"),
+        ("sbatch: fatal: Could not establish a configuration source", False, "slurm.conf, or by SLURM_CONF"),
+    ],
+)
+def test_what_sbatch_says_is_told_once_with_what_helps(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    said: str,
+    answers: bool,
+    fix: str,
 ) -> None:
-    said = "sbatch: error: Batch job submission failed: Invalid account"
-    (program := tmp_path / "sbatch").write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
-    program.chmod(0o755)
+    for name, code in {"sbatch": 1, "squeue": 0 if answers else 1}.items():
+        (program := tmp_path / name).write_text(f"#!/bin/sh\necho '{said}' >&2\nexit {code}\n")
+        program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     spec = JobSpec("probe", "t", (NodeJob(plan="p", folder=str(tmp_path)),), tmp_path)
-    with pytest.raises(UserError, match="Invalid account"):
+    with pytest.raises(UserError) as refused:
         submit(spec, Launcher(name="slurm", kind="slurm"), ())
+    (problem,) = refused.value.problems
+    assert said in problem.what and fix in problem.fix
     assert capfd.readouterr().err == ""

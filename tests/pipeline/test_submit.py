@@ -142,3 +142,31 @@ def test_all_that_waits_is_told_when_a_run_is_submitted_again(monkeypatch: pytes
     monkeypatch.setattr(submitted, "states", lambda job, folder, tasks: [State(job != "3")])
     assert submitted.queued(tmp_path) == ["probe (1)", "select (2)"]
     assert submitted.alive(tmp_path) == ["select (2)"]  # the probe may be another run's
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_where_slurm_cannot_be_asked_nothing_is_cancelled_and_the_status_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], knows: bool
+) -> None:
+    """knows: it answers, and has forgotten the job."""
+    fails = "echo squeue: error: no DNS >&2; echo squeue: fatal: Could not establish a configuration source >&2; exit 1"
+    for name in ("squeue", "scontrol", "sacct", "scancel"):
+        (program := tmp_path / name).write_text(f"#!/bin/sh\n{'exit 0' if knows and name == 'squeue' else fails}\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "run"
+    (run / "slurm").mkdir(parents=True)
+    job = {"name": "probe", "id": "7", "tasks": 1, "folder": str(run / "slurm"), "stores": False, "shared": False}
+    (run / "slurm" / "jobs.json").write_text(json.dumps({"jobs": [job]}))
+    words = ["experiment=smoke", "launcher=slurm", "tracking=none", f"hydra.run.dir={run}"]
+    code = main([*words, "stages=[cancel]"])
+    told = capsys.readouterr()
+    assert (code, "nothing is running" in told.out) == ((0, True) if knows else (3, False))
+    reason = (
+        "Slurm did not answer, so nothing was cancelled and jobs may be running: squeue: fatal: Could not establish"
+    )
+    assert (reason in told.err) is not knows
+    assert main([*words, "stages=[status]"]) == 0
+    shown = capsys.readouterr().out
+    assert "UNKNOWN" in shown and ("Slurm did not answer" in shown and "SLURM_CONF" in shown) is not knows
