@@ -8,7 +8,6 @@ without what Slurm says whenever it ends a job.
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 from collections.abc import Iterable
@@ -208,7 +207,7 @@ def cancel(jobs: Iterable[str]) -> None:
 
 def unanswered() -> str:
     """What squeue says where Slurm cannot be asked; "" where it answers."""
-    command = ["squeue", "--noheader", "--format=%i", f"--user={os.getuid()}"]
+    command = ["squeue", "--noheader", "--format=%i", "--me"]
     try:
         done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=60)
     except OSError:
