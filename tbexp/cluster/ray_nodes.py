@@ -88,14 +88,16 @@ def enough(present: dict[str, Any], ray: Ray, nodes: int) -> bool:
 
 
 def missing(nodes: Nodes, start: Path, present: dict[str, Any], ray: Ray, waited: float) -> str:
-    """The sentence for a training whose nodes are not all there."""
+    """The sentence for a training whose nodes are not all there. Rank 0 writes it, so it is none of the missing."""
     there = set(present.get("nodes", []))
-    absent = [rank for rank, host in enumerate(nodes.hosts) if address_of(host) not in there]
+    absent = [rank for rank, host in enumerate(nodes.hosts) if rank and address_of(host) not in there]
     told = []
     for rank in absent:
         said = str(read(start / f"rank-{rank}.json").get("phase") or "its task has not begun")
         told.append(f"{nodes.hosts[rank]} (rank {rank}): {said}")
     have = f"{len(nodes.hosts) - len(absent)} of {len(nodes.hosts)} nodes joined Ray within {waited:.0f} s"
+    if not absent and not there:
+        return f"Ray's head on {nodes.host} has not told within {waited:.0f} s who is in it"
     if not absent:
         return f"{have}, with {present.get('gpus', 0)} GPUs instead of {(ray.gpus or 0) * len(nodes.hosts)}"
     return f"{have}; missing: {'; '.join(told)}. Exclude a bad node with launcher.exclude=NODE"

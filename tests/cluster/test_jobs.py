@@ -189,6 +189,22 @@ def test_what_a_site_sets_for_ray_counts_for_nothing(monkeypatch: pytest.MonkeyP
     assert (tmp_path / "token").read_text() == "the token" and (tmp_path / "token").stat().st_mode & 0o077 == 0
 
 
+def test_the_rank_that_tells_who_is_missing_is_never_missing_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_nodes, "address_of", lambda host: f"10.0.0.{host[1:]}")
+    (tmp_path / "rank-2.json").write_text('{"phase": "Ray is starting on it"}')
+    nodes, ray = Nodes("12", 12, 0, 0, ("n1", "n2", "n3")), ray_nodes.Ray(8, None, 60.0)
+    for present in ({}, {"nodes": ["10.0.0.1"], "gpus": 8}):  # nothing: nobody has been counted yet
+        told = ray_nodes.missing(nodes, tmp_path, present, ray, 60.0)
+        assert told.startswith("1 of 3 nodes joined Ray within 60 s; missing: n2 (rank 1): its task has not begun; ")
+        assert "n3 (rank 2): Ray is starting on it" in told and "n1" not in told
+    there = {"nodes": [f"10.0.0.{n}" for n in (1, 2, 3)], "gpus": 16}
+    assert ray_nodes.missing(nodes, tmp_path, there, ray, 60.0).endswith("with 16 GPUs instead of 24")
+    alone = Nodes("12", 12, 0, 0, ("n1",))
+    assert "on n1 has not told" in ray_nodes.missing(alone, tmp_path, {}, ray, 60.0)
+
+
 def test_sbatch_is_not_given_secrets_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     planted = {"MY_API_KEY": "x", "HF_TOKEN": "y", "PLAIN": "sk-0123456789abcdefghij", "GARDEN_KEY": "z", "KEPT": "v"}
     # The same secret under names that say nothing, and inside another value.
