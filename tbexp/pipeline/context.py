@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tbexp.config.schema import Config
 from tbexp.errors import Problem, UserError
 from tbexp.pipeline import identity
+from tbexp.pipeline.elsewhere import Span
 from tbexp.pipeline.inputs import Inputs, root_of
 from tbexp.pipeline.progress import Progress
 from tbexp.tasks import Task
@@ -95,6 +96,8 @@ class Context:
     inputs: Inputs = field(default_factory=Inputs)
     given: str = ""  # hash of what the stages are given
     seconds: dict[str, float] = field(default_factory=dict)
+    by_jobs: dict[str, float] = field(default_factory=dict)  # of `seconds`, those of jobs that made attempts before
+    spans: list[Span] = field(default_factory=list)  # of the stage under way, when such jobs worked
     worked: bool = False  # whether the stage under way made anything, and did not find all of it finished
     building: float = 0.0  # seconds spent on the base policy, within whichever stage needed it first
     results: list[tuple[str, str]] = field(default_factory=list)

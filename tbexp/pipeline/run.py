@@ -22,6 +22,7 @@ from tbexp.config.secrets import provide
 from tbexp.config.whole import write_whole
 from tbexp.errors import Problem, UserError, WorldFailure
 from tbexp.pipeline.context import HERE, Context, InSweep, Place, Untracked
+from tbexp.pipeline.elsewhere import covered
 from tbexp.pipeline.files import read_json, sha256_of, write_json
 from tbexp.pipeline.finished import given, is_finished
 from tbexp.pipeline.inputs import Inputs, reads_servers
@@ -177,12 +178,15 @@ def run_stages(context: Context) -> None:
         stages.forget(context, stage)
     earlier = read_json(context.run_dir / "manifest.json") or {}
     context.seconds = {name: entry["seconds"] for name, entry in earlier.get("stages", {}).items()}
+    context.by_jobs = {
+        name: entry["by_jobs"] for name, entry in earlier.get("stages", {}).items() if "by_jobs" in entry
+    }
     context.facts = dict(earlier.get("facts", {}))
     for name in STAGES:
         if name not in config.stages:
             continue
-        start, built, context.worked = time.monotonic(), context.building, False
-        before = context.seconds.get(name, 0.0)
+        start, built, context.worked, context.spans = time.monotonic(), context.building, False, []
+        before, by_jobs = context.seconds.get(name, 0.0), context.by_jobs.get(name, 0.0)
         log.info("%s begins", name)
         try:
             functions[name](context)
@@ -198,6 +202,9 @@ def run_stages(context: Context) -> None:
                 context.seconds[BUILDING] = round(context.seconds.get(BUILDING, 0.0) + built, 1)
             if context.worked or name not in context.seconds:  # to find a result finished is no part of its making
                 context.seconds[name] = round(before + time.monotonic() - start - built, 1)
+            if context.spans:  # all starts of all jobs until now
+                context.by_jobs[name] = round(covered(context.spans), 1)
+                context.seconds[name] = round(context.seconds[name] - by_jobs + context.by_jobs[name], 1)
             log.info("%s ends after %.1f s", name, time.monotonic() - start)
             write_manifest(context)
     write_manifest(context, finished=context.given)
@@ -235,7 +242,7 @@ def write_manifest(context: Context, *, finished: str | None = None) -> None:
     are done.
     """
     run_dir = context.run_dir
-    shared = read_json(run_dir / "overlap.json")
+    shared, by_jobs = read_json(run_dir / "overlap.json"), context.by_jobs
     files = [*sorted((run_dir / "select").glob("*.yaml")), run_dir / "select" / "tasks.jsonl"]
     files += [run_dir / "evaluate" / "summary.json"]
     write_json(
@@ -248,7 +255,10 @@ def write_manifest(context: Context, *, finished: str | None = None) -> None:
             "notes": [*notes(context.config), *context.notes],
             **({} if shared is None else {"overlap": shared}),
             "finished": finished,
-            "stages": {name: {"seconds": seconds} for name, seconds in context.seconds.items()},
+            "stages": {
+                name: {"seconds": seconds} | ({"by_jobs": by_jobs[name]} if name in by_jobs else {})
+                for name, seconds in context.seconds.items()
+            },
             "facts": context.facts,  # what stages found out: attempts saved by adaptive probing, the reference's screen
             "outputs": {str(f.relative_to(run_dir)): sha256_of(f) for f in files if f.exists()},
         },

@@ -6,8 +6,9 @@ jobs that make parts work beside each other, and wait for a run that makes the w
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from tbexp.config.secrets import provide
 from tbexp.errors import WorldFailure
 from tbexp.pipeline.campaign import run_campaign
 from tbexp.pipeline.context import Context
+from tbexp.pipeline.elsewhere import noted, spans
 from tbexp.pipeline.progress import Bar
 from tbexp.pipeline.wanted import Wanted
 from tbexp.tasks import Task
@@ -67,6 +69,8 @@ def attempts_in(run: Context, campaign: Campaign) -> list[AttemptRow]:
             rows = store.rows()
             lacking, untried = len(wanted.missing(store)), wanted.unmade(rows)
             before = sum(row.clean for row in wanted.counted(rows))
+        if not run.place.attempts:
+            run.spans += spans(campaign.folder, run.run_dir)
         bar = run.progress.stage(campaign.name, wanted.most if lacking else before, "attempts", done=before)
         if lacking and not run.place.attempts:
             if untried > 0:
@@ -92,19 +96,23 @@ def with_failed_tries(store: AttemptStore, rows: Sequence[AttemptRow]) -> list[A
 def make_attempts(run: Context, campaign: Campaign, wanted: Wanted, bar: Bar, shard: Shard | None = None) -> None:
     provide(run.config.launcher.secrets_file, key_names(run.config))
     run.worked = True
+    begun, built = time.time(), run.building
     servers, policy = run.servers, campaign.policy()
+    begun += run.building - built  # which is no part of this stage
+    name = None if shard is None else shard.name
     try:
-        run_campaign(
-            campaign.config,
-            tasks=campaign.tasks,
-            wanted=wanted,
-            retries=campaign.retries,
-            servers=servers,
-            policy=policy,
-            folder=campaign.folder,
-            bar=bar,
-            shard=None if shard is None else shard.name,
-        )
+        with nullcontext() if name is None else noted(campaign.folder, name, run.run_dir, begun):
+            run_campaign(
+                campaign.config,
+                tasks=campaign.tasks,
+                wanted=wanted,
+                retries=campaign.retries,
+                servers=servers,
+                policy=policy,
+                folder=campaign.folder,
+                bar=bar,
+                shard=name,
+            )
     finally:
         if (stop := getattr(policy, "stop", None)) is not None:  # of a server that was started for it
             stop()
