@@ -31,8 +31,8 @@ def noted(store: Path, shard: str, run: Path, begun: float) -> Iterator[None]:
 
 
 def spans(store: Path, run: Path) -> list[Span]:
-    """When jobs worked at this store's attempts for the run. The last start of a shard, if it was killed, lasts until its
-    last attempt.
+    """When jobs worked at this store's attempts for the run. The last start of a shard, if it was killed, lasted until
+    its last attempt.
     """
     waits = str(run) in (read_json(store / RECORD) or {}).get("runs", [])
     found: list[Span] = []
