@@ -51,6 +51,15 @@ class JobState:
         return self.state in ALIVE
 
     @property
+    def waits(self) -> bool:
+        """Whether it has not begun, or not once more since it was requeued, nor ever did if it was cancelled then."""
+        return self.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD") or (self.state == "CANCELLED" and not self.nodes)
+
+    @property
+    def starts(self) -> int:
+        return self.restarts + (0 if self.waits else 1)
+
+    @property
     def failed(self) -> bool:
         return not self.alive and self.state not in ("COMPLETED", "UNKNOWN")
 
@@ -77,6 +86,8 @@ def states(job: str, folder: Path, tasks: int) -> list[JobState]:
             log=folder / f"{name}_0_log.out",
             exit=told.get("exit", ""),
         )
+        if one.waits and not one.alive:
+            one = replace(one, reason="")  # what it waited for is not why it was cancelled
         found.append(replace(one, error=error_of(folder, name, one)) if one.failed else one)
     return found
 
@@ -149,7 +160,7 @@ def error_of(folder: Path, name: str, state: JobState) -> str:
         return str(said)
     if not state.log.exists() and state.nodes and state.state != "CANCELLED":
         return unseen(folder, state)
-    return end_of_log(state) or state.reason
+    return end_of_log(state) or ("it never began" if state.starts == 0 else state.reason)
 
 
 def end_of_log(state: JobState) -> str:

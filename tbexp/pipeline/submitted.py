@@ -47,7 +47,7 @@ def status(config: Config, run_dir: Path) -> None:
 
 def row(job: Mapping[str, Any], state: JobState) -> tuple[str, str, str, str, str]:
     name = f"{job['name']} (shared)" if job["shared"] else job["name"]
-    again = f", started {state.restarts + 1} times" if state.restarts else ""
+    again = f", started {'once' if state.starts == 1 else f'{state.starts} times'}" if state.restarts else ""
     return name, state.id, f"{state.state}{again}", state.nodes or state.reason, short(state.log)
 
 

@@ -165,7 +165,29 @@ def test_a_job_that_ended_on_a_node_and_left_no_log_here_says_where_it_would_be(
     (failed,) = state.states("8", tmp_path, 1)
     assert failed.error.startswith(f"it ended on n2 (NonZeroExitCode) without a log in {tmp_path}; ")
     monkeypatch.setattr(state, "run", lambda command: told.format("CANCELLED", "(null)"))
-    assert state.states("8", tmp_path, 1)[0].error == "NonZeroExitCode"  # it never began
+    assert state.states("8", tmp_path, 1)[0].error == "it never began"
+
+
+@pytest.mark.parametrize(
+    ("shown", "log", "where", "starts", "error"),
+    [
+        ("CANCELLED Reason=Dependency Restarts=0 NodeList=(null)", "", "", 0, "it never began"),
+        ("CANCELLED Reason=Resources Restarts=1 NodeList=(null)", "boo\n", "", 1, "it was cancelled\nboo"),
+        ("CANCELLED Reason=None Restarts=1 NodeList=n1", "", "", 2, ""),
+        ("PENDING Reason=BeginTime Restarts=1 NodeList=(null)", "", "BeginTime", 1, ""),
+        ("PENDING Reason=Dependency Restarts=0 NodeList=(null)", "", "Dependency", 0, ""),
+        ("RUNNING Reason=None Restarts=1 NodeList=n1", "", "", 2, ""),
+        ("FAILED Reason=NonZeroExitCode Restarts=0 NodeList=n1", "boo\n", "NonZeroExitCode", 1, "boo"),
+    ],
+)
+def test_what_a_job_waited_for_is_not_why_it_was_cancelled_and_a_requeued_one_has_not_started_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shown: str, log: str, where: str, starts: int, error: str
+) -> None:
+    monkeypatch.setattr(state, "run", lambda command: f"JobId=8 JobState={shown}\n")
+    if log:
+        (tmp_path / "8_0_log.out").write_text(log)
+    (one,) = state.states("8", tmp_path, 1)
+    assert (one.reason, one.starts, one.error) == (where, starts, error)
 
 
 def test_ports_follow_job_and_restart_and_avoid_those_that_are_taken() -> None:

@@ -170,3 +170,23 @@ def test_where_slurm_cannot_be_asked_nothing_is_cancelled_and_the_status_says_so
     assert main([*words, "stages=[status]"]) == 0
     shown = capsys.readouterr().out
     assert "UNKNOWN" in shown and ("Slurm did not answer" in shown and "SLURM_CONF" in shown) is not knows
+
+
+@pytest.mark.parametrize(
+    ("state", "nodes", "restarts", "told"),
+    [
+        ("PENDING", "", 0, "PENDING"),
+        ("PENDING", "", 1, "PENDING, started once"),
+        ("PENDING", "", 2, "PENDING, started 2 times"),
+        ("RUNNING", "n1", 0, "RUNNING"),
+        ("RUNNING", "n1", 1, "RUNNING, started 2 times"),
+    ],
+)
+def test_the_status_tells_how_often_a_job_has_started(
+    tmp_path: Path, state: str, nodes: str, restarts: int, told: str
+) -> None:
+    from tbexp.cluster import JobState
+    from tbexp.pipeline.submitted import row
+
+    one = JobState("8", state, nodes, "", restarts, tmp_path / "log")
+    assert row({"name": "train", "shared": False}, one)[2] == told
