@@ -82,11 +82,14 @@ class NodeJob:
         """Tries the network; on rank 0 the nodes that failed, with what is known of each."""
         if self.network is None or len(nodes.hosts) == 1:
             return {}
+        late = 0.0 if self.ray is None else self.ray.join_seconds
         if nodes.rank:
-            between_nodes.follow(nodes, start, self.network, signals.check)
-        elif bad := between_nodes.lead(nodes, start, self.network, signals.check):
-            write(start / "done", "")  # the others wait for Ray's head
-            return bad
+            between_nodes.follow(nodes, start, self.network, signals.check, late)
+        else:
+            bad = between_nodes.unbegun(nodes, start, late, signals.check) if late else {}
+            if bad := bad or between_nodes.lead(nodes, start, self.network, signals.check):
+                write(start / "done", "")  # the others wait for Ray's head
+                return bad
         os.environ.update(between_nodes.interface_variables(self.network, address_of(nodes.hosts[0])))
         return {}
 

@@ -45,6 +45,20 @@ class Network:
     interface: str | None = None
 
 
+def unbegun(nodes: Nodes, start: Path, seconds: float, check: Check) -> dict[str, str]:
+    """On rank 0: waits for the other ranks' tasks; those that have not begun within the seconds, all others go on then
+    without a round.
+    """
+    end = time.monotonic() + seconds
+    while late := [rank for rank in range(1, len(nodes.hosts)) if not (start / f"begun-{rank}").exists()]:
+        check()
+        if time.monotonic() > end:
+            finish(start, 0)
+            return {nodes.hosts[rank]: f"its task has not begun within {seconds:g} s" for rank in late}
+        time.sleep(POLL_SECONDS)
+    return {}
+
+
 def lead(nodes: Nodes, start: Path, network: Network, check: Check) -> dict[str, str]:
     """On rank 0: the nodes that failed, with what is known of each; none: all is well. JobFailed: something failed, and
     no node can be blamed for it.
@@ -82,10 +96,14 @@ def lead(nodes: Nodes, start: Path, network: Network, check: Check) -> dict[str,
     return {nodes.hosts[rank]: why for rank, why in sorted(bad.items())}
 
 
-def follow(nodes: Nodes, start: Path, network: Network, check: Check) -> None:
-    """On the other ranks: takes part in the rounds until rank 0 says that there are no more."""
+def follow(nodes: Nodes, start: Path, network: Network, check: Check, late: float = 0.0) -> None:
+    """On the other ranks: takes part in the rounds until rank 0 says that there are no more.
+
+    late: seconds that rank 0 waits for all tasks to begin (`unbegun`), before the first round.
+    """
+    write(start / f"begun-{nodes.rank}", "")
     number = 0
-    while (groups := wait_for(start / f"network-{number}.json", network, check)) is not None:
+    while (groups := wait_for(start / f"network-{number}.json", network, check, 0.0 if number else late)) is not None:
         if not (told := groups.get("groups")):
             return
         take_part(number, told, nodes, start, network, check)
@@ -186,9 +204,9 @@ def last_line(file: Path) -> str:
     return (errors or [line for line in lines if line] or [""])[-1][:200]
 
 
-def wait_for(file: Path, network: Network, check: Check) -> dict[str, Any] | None:
-    """What rank 0 or a group's first wrote there; None: nothing within the time that a round may take."""
-    end = time.monotonic() + 2 * (network.seconds + START_SECONDS)
+def wait_for(file: Path, network: Network, check: Check, more: float = 0.0) -> dict[str, Any] | None:
+    """What rank 0 or a group's first wrote there; None: nothing within the time that a round may take, and more."""
+    end = time.monotonic() + more + 2 * (network.seconds + START_SECONDS)
     while time.monotonic() < end:
         check()
         if file.exists():

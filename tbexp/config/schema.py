@@ -193,7 +193,7 @@ class Launcher(Group):
     cpu_memory_gb: Positive | None = 8.0  # of a job that needs one CPU only (select, report)
     shards: AtLeastOne | None = None  # jobs that a probe or an evaluation is divided into; null: topology.nodes
     check_endpoints: bool = True  # at submission: something listens at each; false: only the nodes can reach them
-    join_seconds: Positive = 600.0  # within which all nodes must have joined a training
+    join_seconds: Positive = 600.0  # for all tasks of a training to begin, then for all nodes to join Ray
     # An all-reduce across a training's nodes before it starts; nodes that fail are excluded, and the job is requeued.
     check_network: bool = True
     network_seconds: Positive = 60.0  # of one all-reduce

@@ -9,13 +9,16 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tbexp.cluster import job, ports, ray_nodes, state, submission
+from tbexp.cluster.network import Network
 from tbexp.cluster.nodes import JobFailed, Nodes, inherited, scratch
 from tbexp.config.secrets import secret_name
 from tbexp.training import processes
@@ -225,6 +228,33 @@ def test_the_rank_that_tells_who_is_missing_is_never_missing_itself(
     assert ray_nodes.missing(nodes, tmp_path, there, ray, 60.0).endswith("with 16 GPUs instead of 24")
     alone = Nodes("12", 12, 0, 0, ("n1",))
     assert "on n1 has not told" in ray_nodes.missing(alone, tmp_path, {}, ray, 60.0)
+
+
+@pytest.mark.parametrize("begun", [(1,), (1, 2)])
+def test_a_node_whose_task_does_not_begin_is_named_within_the_deadline_and_nobody_waits_for_its_all_reduce(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: tuple[int, ...]
+) -> None:
+    tried: list[str] = []
+    monkeypatch.setattr(job.between_nodes, "lead", lambda *_: tried.append("lead") or {})
+    monkeypatch.setattr(job.between_nodes, "take_part", lambda *_: tried.append("take part"))
+    monkeypatch.setattr(job.between_nodes, "interface_variables", lambda *_: {})
+    hosts = ("localhost", "n2", "n3")
+    ray, check = ray_nodes.Ray(8, None, 0.5 if len(begun) == 1 else 60.0), Network("cpu", 60.0)
+    work = job.NodeJob(plan="p", folder=str(tmp_path), ray=ray, network=check)
+    signals: Any = SimpleNamespace(check=lambda: None)
+    others = [
+        threading.Thread(target=work.meet, args=(Nodes("12", 12, 0, rank, hosts), tmp_path, signals)) for rank in begun
+    ]
+    for other in others:
+        other.start()
+    bad = work.meet(Nodes("12", 12, 0, 0, hosts), tmp_path, signals)
+    if tried:
+        job.between_nodes.finish(tmp_path, 0)  # as the real one does
+    for other in others:
+        other.join(30)
+        assert not other.is_alive()
+    late = {} if len(begun) == 2 else {"n3": "its task has not begun within 0.5 s"}
+    assert bad == late and tried == ([] if late else ["lead"]) and (tmp_path / "done").exists() is bool(late)
 
 
 def test_sbatch_is_not_given_secrets_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
