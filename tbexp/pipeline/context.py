@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import time
@@ -17,6 +18,7 @@ from tbexp.pipeline import identity
 from tbexp.pipeline.elsewhere import Span
 from tbexp.pipeline.inputs import Inputs, root_of
 from tbexp.pipeline.progress import Progress
+from tbexp.pipeline.waiting import alone
 from tbexp.tasks import Task
 
 if TYPE_CHECKING:
@@ -180,8 +182,11 @@ class Context:
             bar.done("built before")
         else:
             start = time.monotonic()
+            mine = functools.partial(
+                alone, what=f"the base policy in {folder}", run_dir=self.run_dir, say=self.progress.say
+            )
             try:
-                build_base(model, folder, device=self.config.topology.device, progress=show)
+                build_base(model, folder, device=self.config.topology.device, progress=show, alone=mine)
             finally:
                 self.building += time.monotonic() - start
             bar.done(str(folder))

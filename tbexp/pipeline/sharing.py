@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from filelock import FileLock
 
 from tbexp.attempts import AttemptRow, AttemptStore, canonical
 from tbexp.config.checks import key_names
@@ -24,11 +22,15 @@ from tbexp.pipeline.campaign import run_campaign
 from tbexp.pipeline.context import Context
 from tbexp.pipeline.elsewhere import noted, spans
 from tbexp.pipeline.progress import Bar
+from tbexp.pipeline.waiting import alone
 from tbexp.pipeline.wanted import Wanted
 from tbexp.tasks import Task
 
 if TYPE_CHECKING:
     from tbexp.policy import Policy
+
+
+WHOLE, PART = ".lock", ".lock-shard-"  # in the folder of a campaign, of who makes all of it or a part
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ def attempts_in(run: Context, campaign: Campaign) -> list[AttemptRow]:
     """The rows that are wanted, made where they are missing; the last row of what stays a system error."""
     wanted = campaign.wanted
     campaign.folder.mkdir(parents=True, exist_ok=True)
-    with alone_in(campaign.folder):
+    with alone_in(run, campaign):
         with AttemptStore(campaign.folder, read_only=True) as store:
             store.refuse_foreign([task.uid for task in campaign.tasks])
             rows = store.rows()
@@ -123,11 +125,9 @@ def attempts_of_shard(run: Context, campaign: Campaign, shard: Shard) -> None:
     """A part of a campaign's attempts, beside the jobs that make the others."""
     wanted = campaign.wanted.part(shard.index, shard.of)
     campaign.folder.mkdir(parents=True, exist_ok=True)
-    whole = FileLock(campaign.folder / ".lock")
-    with whole:  # whoever makes the whole campaign is waited for, and then waits for the shards
-        part = FileLock(campaign.folder / f".lock-shard-{shard.name}")
-        part.acquire()
-    try:
+    with ExitStack() as held:
+        with locked(run, campaign, WHOLE):  # who makes the whole campaign is waited for, and then waits for the shards
+            held.enter_context(locked(run, campaign, f"{PART}{shard.name}"))
         with AttemptStore(campaign.folder, read_only=True) as store:
             lacking = len(wanted.missing(store))
         bar = run.progress.stage(f"{campaign.name}, part {shard.index + 1} of {shard.of}", lacking, "attempts")
@@ -135,15 +135,18 @@ def attempts_of_shard(run: Context, campaign: Campaign, shard: Shard) -> None:
             make_attempts(run, campaign, wanted, bar, shard)
         else:
             bar.done("finished before, nothing to do")
-    finally:
-        part.release()
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
+def alone_in(run: Context, campaign: Campaign) -> Iterator[None]:
     """Of runs that share a result, one makes it, and the others wait and find it. Shards are waited for too."""
-    with FileLock(folder / ".lock"):
-        for part in sorted(folder.glob(".lock-shard-*")):
-            with FileLock(part):
+    with locked(run, campaign, WHOLE):
+        for part in sorted(campaign.folder.glob(f"{PART}*")):
+            with locked(run, campaign, part.name):
                 continue
         yield
+
+
+def locked(run: Context, campaign: Campaign, name: str) -> AbstractContextManager[None]:
+    what = f"the attempts of {campaign.name} in {campaign.folder}"
+    return alone(campaign.folder / name, what, run_dir=run.run_dir, say=run.progress.say)

@@ -13,8 +13,6 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock
-
 from tbexp.attempts import AttemptRow, AttemptStore
 from tbexp.config.schema import Config
 from tbexp.errors import Problem, UserError, counted
@@ -29,6 +27,7 @@ from tbexp.pipeline.preflight import template_problems
 from tbexp.pipeline.probing import REFERENCE, probe_counts, probed_rows, reference_counts, screened
 from tbexp.pipeline.sharing import Campaign, attempts_in, with_failed_tries
 from tbexp.pipeline.since import note_changes
+from tbexp.pipeline.waiting import alone
 from tbexp.pipeline.wanted import FixedNumber
 from tbexp.tasks import Task, benchmark_uids, is_benchmark, refuse_benchmark
 
@@ -249,7 +248,8 @@ def train(run: Context) -> None:
         def on_progress(count: int, total: int, what: str) -> None:
             bar.update(count, phase=what, **shown)
 
-        with FileLock(folder / ".lock"):
+        what = f"the training in {folder}"
+        with alone(folder / ".lock", what, run_dir=run.run_dir, say=run.progress.say):
             result = train_with_verl(
                 config,
                 model_folder=run.model_folder,

@@ -39,8 +39,8 @@ def _solutions() -> dict[str, list[dict[str, Any]]]:
     return recorded
 
 
-def build_base(config: ModelConfig, folder: Path, *, device: str = "cpu", progress: Any = None) -> Path:
+def build_base(config: ModelConfig, folder: Path, **how: Any) -> Path:
     """The base policy's Hugging Face folder, built on first use; see `bases.build_base`. Needs torch."""
     from tbexp.samples.bases import build_base as build
 
-    return build(config, folder, device=device, progress=progress)
+    return build(config, folder, **how)

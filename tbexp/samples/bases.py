@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +47,22 @@ def base_key(config: ModelConfig) -> str:
     return sha.hexdigest()[:16]
 
 
-def build_base(config: ModelConfig, folder: Path, *, device: str = "cpu", progress: Progress | None = None) -> Path:
-    """The Hugging Face folder of the policy, built unless it is there. device: where it learns, cpu or cuda."""
+def build_base(
+    config: ModelConfig,
+    folder: Path,
+    *,
+    device: str = "cpu",
+    progress: Progress | None = None,
+    alone: Callable[[Path], AbstractContextManager[object]] = FileLock,
+) -> Path:
+    """The Hugging Face folder of the policy, built unless it is there. device: where it learns, cpu or cuda. alone:
+    holds the lock of that name.
+    """
     from tbexp.interpret import Renderer
 
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = folder.with_name(folder.name + ".work")
-    with FileLock(folder.with_name(folder.name + ".lock")):
+    with alone(folder.with_name(folder.name + ".lock")):
         if (folder / "config.json").exists():
             return folder
         work.mkdir(exist_ok=True)

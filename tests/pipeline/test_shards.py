@@ -64,9 +64,10 @@ def test_rows_of_unknown_tasks_in_a_finished_store_are_refused(tmp_path: Path) -
         for uid in ("a", "stray"):
             store.append(AttemptRow(uid, 0, passed=True, reward=1.0))
     task: Any = SimpleNamespace(uid="a")
+    run: Any = SimpleNamespace(run_dir=tmp_path, progress=SimpleNamespace(say=print))
     campaign = Campaign("evaluate base", tmp_path, [task], FixedNumber(["a"], 1), 1, lambda: None, None)  # type: ignore
     with pytest.raises(UserError, match="rows of 1 task not among the 1 of this run: stray"):
-        attempts_in(None, campaign)  # type: ignore[arg-type]
+        attempts_in(run, campaign)
 
 
 def test_each_shard_writes_files_of_its_own(tmp_path: Path) -> None:
