@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -51,6 +52,8 @@ LOOP = "tbexp.training.episode_loop.EpisodeLoop"
 POLL_SECONDS = 0.2
 OBJECT_STORE_BYTES = 256 * 2**20
 JOIN_SECONDS = 120.0  # for a Ray that served a training before
+
+KILLED = "verl's process was killed (SIGKILL): out of memory? The same command goes on from the newest checkpoint"
 
 Left = Callable[[], float | None]  # seconds until the end that someone has announced
 
@@ -352,10 +355,12 @@ def run_verl(
                 driver.wait()
     report.look()
     watch.look(report.broken, report.rows, ended=True)
+    killed = False
     try:
         outcome = json.loads(outcome_file.read_text())
     except FileNotFoundError:
         outcome = {"status": "failed", "message": f"its process ended with code {driver.returncode}"}
+        killed = driver.returncode == -signal.SIGKILL  # not by this process, which would not be here
     if outcome["status"] == "user":
         raise UserError(outcome["message"])
     if outcome["status"] == "ray" and other_ray:
@@ -366,7 +371,7 @@ def run_verl(
         with log_file.open("rb") as output:
             output.seek(log_start)
             why = device_failures.reason(output.read().decode("utf-8", "replace"))
-        if why:
+        if why := why or (KILLED if killed else None):
             raise WorldFailure(f"{why}\nverl's log: {log_file}")
         raise RuntimeError(f"verl failed: {outcome['message']}\nits log: {log_file}")
     if report.done() < report.steps:

@@ -16,15 +16,16 @@ VLLMS = (
 )
 
 
-def driven(folder: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
-    """A start of verl that says so and fails, after one that ran out of memory."""
+def driven(folder: Path, monkeypatch: pytest.MonkeyPatch, said: str, *, ending: str | None = None) -> None:
+    """A start of verl that says so and fails, after one that ran out of memory. ending: how, if not by its own word."""
     work = folder / "verl"
     work.mkdir()
     log = work / "driver.log"
     log.write_text("torch.OutOfMemoryError: CUDA out of memory.\n")  # of an earlier start
     program = folder / "python"
     outcome = '{"status": "failed", "message": "Engine core initialization failed"}'
-    program.write_text(f"#!/bin/sh\ncat {folder}/said\necho '{outcome}' > {work}/outcome.json\nexit 1\n")
+    end = ending or f"echo '{outcome}' > {work}/outcome.json\nexit 1"
+    program.write_text(f"#!/bin/sh\ncat {folder}/said\n{end}\n")
     program.chmod(0o700)
     (folder / "said").write_text(said)
     monkeypatch.setattr(sys, "executable", str(program))
@@ -51,3 +52,20 @@ def test_what_an_earlier_start_said_is_no_reason_of_this_one(tmp_path: Path, mon
 def test_the_message_of_vllm_0_24_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(WorldFailure, match="vLLM found no GPU memory for its cache"):
         driven(tmp_path, monkeypatch, VLLMS)
+
+
+@pytest.mark.parametrize("said", ["lines before\n", "CUDA error: unspecified\n"])
+def test_a_process_that_was_killed_from_outside_is_the_world_s_with_the_log(
+    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(WorldFailure) as raised:
+        driven(tmp_path, monkeypatch, said, ending="kill -9 $$")
+    told = dict(REASONS).get("CUDA error") if "CUDA" in said else run.KILLED
+    assert str(raised.value) == f"{told}\nverl's log: {tmp_path / 'verl' / 'driver.log'}"
+
+
+def test_a_process_that_ends_by_itself_without_a_word_is_a_defect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(RuntimeError, match="its process ended with code 9"):
+        driven(tmp_path, monkeypatch, "", ending="exit 9")
