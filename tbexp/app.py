@@ -321,7 +321,7 @@ def run_one(job: Composed, inputs: Inputs) -> int:
 def run_all(master: DictConfig, overrides: list[str], jobs: Sequence[Composed], inputs: Inputs) -> int:
     """A job that fails leaves the others alone; the worst of their exit codes is the command's."""
     from tbexp.config.multirun import ready_sweep
-    from tbexp.pipeline.sweep import Job, run_sweep, sweep_name, worst
+    from tbexp.pipeline.sweep import Job, heading, run_sweep, sweep_name, worst
 
     told = [Job(job.overrides, job.config, job.run_dir, job.problems) for job in jobs]
     tell_of_mistakes(told)
@@ -332,7 +332,12 @@ def run_all(master: DictConfig, overrides: list[str], jobs: Sequence[Composed], 
             return in_hydra(job, inputs, called, "hydra.sweep.dir", "hydra.sweep.subdir", place)
 
         if all(leaves_nothing(job) for job in right):
-            return worst([USER if job.problems else run_job(job).code for job in jobs])
+            codes = []
+            for number, job in enumerate(jobs):
+                if not job.problems and job.config is not None and job.config.dry_run:
+                    sys.stdout.write(("\n" if codes else "") + f"{heading(told, number)}\n")  # where its plan stands
+                codes.append(USER if job.problems else run_job(job).code)
+            return worst(codes)
         place = Path(selected(right[0].hydra, "hydra.sweep.dir")).absolute()
         folder = place / sweep_name(told, ready_sweep(overrides))
         make(folder, "hydra.sweep.dir")

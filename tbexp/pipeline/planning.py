@@ -93,12 +93,22 @@ def stage_plans(config: Config, run_dir: Path, context: Context) -> dict[str, st
         candidates, held_out = "tasks (not here)", "held-out tasks (not here)"
     return {
         "probe": f"rows of {', '.join(rows)}" if rows else probe_plan(config, candidates),
-        "select": f"by {config.buckets.by}; {config.selection.validation_fraction:.0%} for validation",
+        "select": f"{pool_plan(config)}; {config.selection.validation_fraction:.0%} for validation",
         "train": f"{counted(training.steps, 'update')} of {group.groups_per_update} groups x {group.size} attempts, "
         f"validated every {training.validate_every}",
         "evaluate": f"{held_out} x {counted(k, 'attempt')} for {', '.join(config.evaluation.policies)}",
         "report": short_path(run_dir / "report" / "report.html"),
     }
+
+
+def pool_plan(config: Config) -> str:
+    """What selection.pool decides by."""
+    by, selection = f"by {config.buckets.by}", config.selection
+    if selection.pool == "selected":
+        return by
+    if selection.pool == "all":
+        return "pool all: whatever their difficulty"
+    return f"pool random: as many as {by}, drawn by seed {selection.seed} whatever their difficulty"
 
 
 def probe_plan(config: Config, tasks: str) -> str:

@@ -112,7 +112,7 @@ def run_sweep(
                 if job.problems:
                     continue
                 name = job_name(job, names)
-                progress.say(f"job {number + 1} of {len(jobs)}: {name}")
+                progress.say(heading(jobs, number))
                 start = time.monotonic()
                 try:
                     ending = run_job(number, replace(place, name=name))
@@ -189,6 +189,11 @@ def job_name(job: Job, names: Mapping[str, str]) -> str:
     """Such as `rarely.upper=0.05 often.keep=true`."""
     settings = settings_of(job)
     return " ".join(f"{name}={settings[key]}" for key, name in names.items() if key in settings) or "the only job"
+
+
+def heading(jobs: Sequence[Job], number: int) -> str:
+    """What stands above the work of a job, or its plan. number: from 0."""
+    return f"job {number + 1} of {len(jobs)}: {job_name(jobs[number], swept_names(jobs))}"
 
 
 def swept_over(jobs: Sequence[Job], names: Mapping[str, str]) -> dict[str, str]:

@@ -140,3 +140,36 @@ def test_a_format_that_the_model_s_template_does_not_write_is_told_before_anythi
     assert not list(tmp_path.rglob("jobs.json"))
     if "dry_run=true" in words:
         assert main(words) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "select  by band; "),
+        (["buckets.by=signal", "selection.pool=selected"], "select  by signal; "),
+        (["selection.pool=all"], "select  pool all: whatever their difficulty; "),
+        (["selection.pool=random", "selection.seed=7"], "select  pool random: as many as by band, drawn by seed 7 "),
+    ],
+)
+def test_the_plan_of_a_selection_says_which_pool_it_makes(
+    words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["dry_run=true", "stages=[probe,select]", *words]) == 0
+    assert f"\n{told}" in capsys.readouterr().out
+
+
+def test_the_plans_of_a_sweep_are_headed_as_its_jobs_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    swept = ["seed=1,2", "selection.pool=random,all", "group.size=8"]
+    assert main(["-m", "dry_run=true", "stages=[probe,select]", *swept]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    heads = [number for number, line in enumerate(lines) if line.startswith("job ")]
+    assert [lines[number] for number in heads] == [
+        f"job {number} of 4: seed={seed} selection.pool={pool}"
+        for number, (seed, pool) in enumerate([(1, "random"), (1, "all"), (2, "random"), (2, "all")], start=1)
+    ]
+    assert all(lines[number + 1].startswith("plan of ") for number in heads)
+    assert not list(tmp_path.iterdir())
