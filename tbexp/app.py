@@ -332,7 +332,7 @@ def run_all(master: DictConfig, overrides: list[str], jobs: Sequence[Composed], 
             return in_hydra(job, inputs, called, "hydra.sweep.dir", "hydra.sweep.subdir", place)
 
         if all(leaves_nothing(job) for job in right):
-            codes = []
+            codes: list[int] = []
             for number, job in enumerate(jobs):
                 if not job.problems and job.config is not None and job.config.dry_run:
                     sys.stdout.write(("\n" if codes else "") + f"{heading(told, number)}\n")  # where its plan stands

@@ -14,12 +14,15 @@ from tbexp.config.nearest import did_you_mean, nearest
 from tbexp.config.schema import Config
 from tbexp.errors import Problem, UserError, counted
 from tbexp.pipeline.files import sha256_of
-from tbexp.tasks import Task, Unhydrated, load_tasks, right_selectors, servers_needed
+from tbexp.tasks import Task, Unhydrated, is_benchmark, load_tasks, right_selectors, servers_needed
 
 if TYPE_CHECKING:
     from tbexp.attempts import AttemptRow, Counts
     from tbexp.config.schema import Fields
     from tbexp.sandbox import Server
+
+NO_CANDIDATES = Problem("there are no candidate tasks to probe", "tasks.candidates")
+NO_HELD_OUT = Problem("there are no held-out tasks to evaluate", "tasks.held_out", "name a test list")
 
 
 class Inputs:
@@ -240,11 +243,27 @@ def problems_of(config: Config, inputs: Inputs) -> list[Problem]:
     return list(dict.fromkeys(problems))
 
 
+def refuse_no_tasks(config: Config, inputs: Inputs) -> None:
+    """UserError: a stage would have nothing to work at, which is known before the attempts of any are paid for."""
+    if "probe" in config.stages and not config.probe.rows:
+        candidates = inputs.candidates(config)
+        if not candidates:
+            raise UserError(NO_CANDIDATES)
+        # To probe alone is allowed: it evaluates.
+        if "select" in config.stages and all(map(is_benchmark, candidates)):
+            from tbexp.selection import nothing_kept
+
+            raise nothing_kept(len(candidates), {"benchmark": len(candidates)})
+    if "evaluate" in config.stages and not config.evaluation.rows and not inputs.held_out(config):
+        raise UserError(NO_HELD_OUT)
+
+
 def _reads(config: Config, inputs: Inputs) -> Iterator[Callable[[], object]]:
     if reads_held_out(config):
         yield lambda: inputs.held_out(config)
     if reads_candidates(config):
         yield lambda: inputs.candidates(config)
+    yield lambda: refuse_no_tasks(config, inputs)
     if reads_servers(config):
         yield lambda: inputs.servers(config)
         yield lambda: inputs.refuse_unknown_servers(config)

@@ -93,7 +93,8 @@ def stage_plans(config: Config, run_dir: Path, context: Context) -> dict[str, st
         candidates, held_out = "tasks (not here)", "held-out tasks (not here)"
     return {
         "probe": f"rows of {', '.join(rows)}" if rows else probe_plan(config, candidates),
-        "select": f"{pool_plan(config)}; {config.selection.validation_fraction:.0%} for validation",
+        "select": f"{pool_plan(config)}; {config.selection.validation_fraction:.0%} for validation"
+        + (guard_plan(context) if "select" in config.stages else ""),
         "train": f"{counted(training.steps, 'update')} of {group.groups_per_update} groups x {group.size} attempts, "
         f"validated every {training.validate_every}",
         "evaluate": f"{held_out} x {counted(k, 'attempt')} for {', '.join(config.evaluation.policies)}",
@@ -109,6 +110,23 @@ def pool_plan(config: Config) -> str:
     if selection.pool == "all":
         return "pool all: whatever their difficulty"
     return f"pool random: as many as {by}, drawn by seed {selection.seed} whatever their difficulty"
+
+
+def guard_plan(context: Context) -> str:
+    """How many of the tasks will never be selected, since they are the public benchmark's."""
+    from tbexp.pipeline.stages import benchmark_among
+
+    config = context.config
+    try:
+        rows = config.probe.rows
+        uids = context.inputs.counts(rows, config.probe.fields).uids if rows else [t.uid for t in context.candidates]
+        found = benchmark_among(context, uids)
+    except UserError:
+        return ""  # not here
+    if not found:
+        return ""
+    are = "is a benchmark task" if len(found) == 1 else "are benchmark tasks"
+    return f"; {len(found)} of {counted(len(uids), 'task')} {are}, for evaluation only, and never selected"
 
 
 def probe_plan(config: Config, tasks: str) -> str:

@@ -17,6 +17,7 @@ from tbexp.pipeline import identity
 from tbexp.pipeline.context import Context
 from tbexp.pipeline.export import write_tb_infer
 from tbexp.pipeline.files import link
+from tbexp.pipeline.inputs import NO_CANDIDATES
 from tbexp.pipeline.sharing import Campaign, attempts_in
 from tbexp.pipeline.wanted import AdaptiveNumber, FixedNumber, Wanted
 
@@ -44,7 +45,7 @@ def probe_campaign(run: Context) -> Campaign:
     """The base policy's attempts, at what the reference solves; its own attempts have to be there."""
     config, rejected = run.config, screened(run)
     if not run.candidates:
-        raise UserError(Problem("there are no candidate tasks to probe", "tasks.candidates"))
+        raise UserError(NO_CANDIDATES)
     uids = [task.uid for task in run.candidates if task.uid not in rejected]
     if not uids:
         raise UserError(

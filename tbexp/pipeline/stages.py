@@ -22,6 +22,7 @@ from tbexp.pipeline.evaluated import evaluate_rows, forget_figures
 from tbexp.pipeline.expected import pool_of, sum_up, with_forecast
 from tbexp.pipeline.export import write_tb_infer
 from tbexp.pipeline.files import link, read_json, write_json
+from tbexp.pipeline.inputs import NO_HELD_OUT
 from tbexp.pipeline.overlap import audit
 from tbexp.pipeline.preflight import template_problems
 from tbexp.pipeline.probing import REFERENCE, probe_counts, probed_rows, reference_counts, screened
@@ -49,7 +50,7 @@ def evaluate_campaign(run: Context, policy: str) -> Campaign:
     """policy: base, or trained, whose training has to be finished."""
     config, tasks = run.config, run.held_out
     if not tasks:
-        raise UserError(Problem("there are no held-out tasks to evaluate", "tasks.held_out", "name a test list"))
+        raise UserError(NO_HELD_OUT)
     if policy == "base":
         who, make = run.base_identity, run.base_policy
     else:
@@ -133,6 +134,18 @@ def select(run: Context) -> None:
             f"{len(selection.validation)} validation",
         )
     )
+
+
+def benchmark_among(run: Context, uids: Sequence[str]) -> set[str]:
+    """Those that are the benchmark's, by uid, by their task's content, or by what the rows hold of them."""
+    from tbexp.attempts import read_contents
+
+    config, found = run.config, set(benchmark_uids())
+    if not config.probe.rows or config.tasks.root is not None:
+        found |= {task.uid for task in run.candidates if is_benchmark(task)}
+    if config.probe.rows:
+        found |= set(read_contents(config.probe.rows, config.probe.fields).benchmark)
+    return found.intersection(uids)
 
 
 def of_rows(run: Context, uids: Sequence[str], known: Container[str]) -> set[str]:
@@ -333,7 +346,7 @@ def evaluate(run: Context) -> None:
     else:
         tasks = run.held_out
         if not tasks:
-            raise UserError(Problem("there are no held-out tasks to evaluate", "tasks.held_out", "name a test list"))
+            raise UserError(NO_HELD_OUT)
         campaigns = {name: evaluate_campaign(run, name) for name in config.evaluation.policies}  # all, or none begins
         rows_by_policy = {name: evaluate_policy(run, name, campaign) for name, campaign in campaigns.items()}
     evaluate_rows(run, rows_by_policy, tasks)

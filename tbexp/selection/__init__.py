@@ -9,7 +9,7 @@ from tbexp.selection.adaptive import StoppingRule, compare_with_full, decided
 from tbexp.selection.forecast import Forecast, forecast, mixed_probability
 from tbexp.selection.posterior import BANDS, Posterior, edges_of, posterior, probability_above
 from tbexp.selection.prefix import Prefix, Spend, confidence_of, prefix_of, task_prefix
-from tbexp.selection.select import Selection, TaskRow, content_digest, read_exclusions, select, unsolved
+from tbexp.selection.select import Selection, TaskRow, content_digest, nothing_kept, read_exclusions, select, unsolved
 from tbexp.selection.split import split
 from tbexp.selection.write import read_tasks, write_selection
 
@@ -29,6 +29,7 @@ __all__ = [
     "edges_of",
     "forecast",
     "mixed_probability",
+    "nothing_kept",
     "posterior",
     "prefix_of",
     "probability_above",

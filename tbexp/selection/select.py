@@ -333,7 +333,7 @@ def _finish(
     bands = Counter(row.band for row in rows if row.clean)
     kept = [row for row in rows if row.kept]
     if not kept:
-        raise _nothing_kept(len(rows), removed)
+        raise nothing_kept(len(rows), removed)
     train, validation = split(
         (
             Candidate(row.uid, stratum_of(PUBLISHED_NAMES[row.band], row.training_value, row.clean, row.passed))
@@ -370,8 +370,9 @@ def _finish(
     )
 
 
-def _nothing_kept(total: int, removed: Mapping[str, int]) -> UserError:
-    gates = [reason for reason in REASONS if removed[reason]]
+def nothing_kept(total: int, removed: Mapping[str, int]) -> UserError:
+    """Of a selection that keeps no task of so many. removed: tasks by reason."""
+    gates = [reason for reason in REASONS if removed.get(reason)]
     what = ", ".join(f"{removed[reason]} {reason.replace('_', ' ')}" for reason in gates)
     worst = max(gates, key=lambda reason: removed[reason], default="")
     return UserError(

@@ -173,3 +173,69 @@ def test_the_plans_of_a_sweep_are_headed_as_its_jobs_are(
     ]
     assert all(lines[number + 1].startswith("plan of ") for number in heads)
     assert not list(tmp_path.iterdir())
+
+
+GARDEN = Path(__file__).parents[1] / "integration" / "data" / "garden"
+NONE_TO_PROBE, NONE_HELD_OUT = "there are no candidate tasks to probe", "there are no held-out tasks to evaluate"
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["stages=[probe]", "tasks.candidates=[]"], NONE_TO_PROBE),
+        (["stages=[probe,select]", "tasks.candidates=[]"], NONE_TO_PROBE),
+        (["stages=[probe]", "tasks.candidates=roses.py"], "there is no test list roses.py"),
+        (["stages=[probe]", f"tasks.root={GARDEN}", "tasks.candidates=roses.py"], "there is no test list roses.py"),
+        (["stages=[evaluate]", "evaluation.policies=[base]", "tasks.held_out=empty.yaml"], NONE_HELD_OUT),
+    ],
+)
+def test_a_plan_of_no_tasks_is_refused_as_its_run_is(
+    words: list[str],
+    told: str,
+    dry_run: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.yaml").write_text("[]")
+    assert main([*words, "tracking=none", f"dry_run={str(dry_run).lower()}"]) == 2
+    said = capsys.readouterr()
+    assert told in said.err and said.err.count(told) == 1 and "plan of" not in said.out
+    assert [file.name for file in tmp_path.iterdir()] == ["empty.yaml"]
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_candidates_that_are_all_the_benchmark_s_are_refused_before_any_is_probed(
+    dry_run: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tbexp.pipeline import inputs
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(inputs, "is_benchmark", lambda task: True)
+    assert main(["stages=[probe,select]", "tracking=none", f"dry_run={str(dry_run).lower()}"]) == 2
+    assert "selection: no task of 96 is kept: 96 benchmark\n" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+    assert main(["stages=[probe]", "dry_run=true"]) == 0  # to probe alone evaluates
+    assert "96 tasks x " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (0, ""),
+        (1, "; 1 of 96 tasks is a benchmark task, for evaluation only, and never selected"),
+        (3, "; 3 of 96 tasks are benchmark tasks, for evaluation only, and never selected"),
+    ],
+)
+def test_the_plan_of_a_selection_says_how_many_tasks_the_guard_leaves_out(
+    found: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tbexp.pipeline import stages
+
+    monkeypatch.chdir(tmp_path)
+    left = iter(range(found))
+    monkeypatch.setattr(stages, "is_benchmark", lambda task: next(left, None) is not None)
+    assert main(["stages=[probe,select]", "dry_run=true"]) == 0
+    assert f"by band; 20% for validation{told}\n" in capsys.readouterr().out
