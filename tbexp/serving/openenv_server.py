@@ -7,7 +7,8 @@ sessions and their number (openenv).
 
     reset(test_uid=UID | split=NAME, index=N, attempt=0, seed=null)
         a task; without one the seed draws it. attempt: decides the seed where none is given, as a campaign's does.
-        One that is refused (no such task, a wrong type) says so, and the episode under way goes on
+        One that is refused (no such task, an unknown field, a wrong type) says so; an episode under way goes on, so
+        `done` is false then
     step({"type": "list_tools"})
     step({"type": "call_tool", "tool_name": NAME, "arguments": {}, "call_id": null})
     step({"type": "call_tool", "parallel_tool_calls": [{"name", "arguments", "call_id", "parse_error"}]})
@@ -45,6 +46,7 @@ from pydantic import (
 )
 
 import tbexp
+from tbexp.config.nearest import did_you_mean, nearest
 from tbexp.config.schema import Limits
 from tbexp.episode import Attempt, World
 from tbexp.errors import UserError, WorldFailure
@@ -72,9 +74,9 @@ class Offer:
 
 
 class Asked(BaseModel):
-    """What a reset asks for. Fields that other environments know (agent, config) are left unread."""
+    """What a reset asks for."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="forbid")
 
     seed: StrictInt | None = Field(None, ge=0)
     episode_id: StrictStr | None = None
@@ -83,6 +85,8 @@ class Asked(BaseModel):
     split: StrictStr | None = None
     index: StrictInt | None = None
     attempt: StrictInt = Field(0, ge=0)
+    agent: Any = None  # left unread, as `config` is: other environments know them
+    config: Any = None
 
     @property
     def uid(self) -> str | None:
@@ -117,7 +121,7 @@ class TaskAction(Action):  # type: ignore[misc]
             return read(told)
         except ValidationError as error:
             action: TaskAction = cls.model_construct()
-            action._refused = _reasons(error)
+            action._refused = _reasons(error, cls)
             return action
 
 
@@ -204,9 +208,10 @@ class TaskEnvironment(Environment):  # type: ignore[misc]
         self._not_closed()
         chosen = self._chosen({"seed": seed, "episode_id": episode_id, **others})
         if isinstance(chosen, str):
-            if self._state.status == "active":
+            goes_on = self._state.status == "active"
+            if goes_on:
                 chosen = f"{chosen}; the episode at {self._state.task_uid} goes on"
-            return TaskObservation(kind="error", error=chosen, finish_reason="reset_error", done=True)
+            return TaskObservation(kind="error", error=chosen, finish_reason="reset_error", done=not goes_on)
         asked, task = chosen
         await self._end()
         attempt = asked.attempt
@@ -226,7 +231,7 @@ class TaskEnvironment(Environment):  # type: ignore[misc]
         try:
             asked = Asked.model_validate(told)
         except ValidationError as error:
-            return _reasons(error)
+            return _reasons(error, Asked)
         task = self._task_of(asked)
         return task if isinstance(task, str) else (asked, task)
 
@@ -370,14 +375,15 @@ class TaskEnvironment(Environment):  # type: ignore[misc]
             ending.result()
 
 
-def _reasons(error: ValidationError) -> str:
+def _reasons(error: ValidationError, of: type[BaseModel]) -> str:
     """Each field that is wrong, with its value and what it should be; of many the first."""
     wrong = error.errors()
     told = []
     for each in wrong[:5]:
         where = ".".join(map(str, each["loc"])) or "action"
         value = "" if each["type"] == "missing" else f"={each['input']!r:.100}"
-        told.append(f"{where}{value}: {each['msg']}")
+        near = nearest(where, of.model_fields) if each["type"] == "extra_forbidden" else ()
+        told.append(f"{where}{value}: {each['msg']}" + (f", {did_you_mean(near)}" if near else ""))
     more = f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""
     return "; ".join(told) + more
 

@@ -168,6 +168,8 @@ REFUSED = (
     ({"split": ["held_out"]}, "split=['held_out']: "),
     ({"seed": "x"}, "seed='x': "),
     ({"seed": True}, "seed=True: "),
+    ({"test_uidd": UID}, f"test_uidd='{UID}': Extra inputs are not permitted, did you mean test_uid"),
+    ({"test_uid": UID, "zzz": 1}, "zzz=1: Extra inputs are not permitted"),
     ({"seed": -1}, "seed=-1: "),
     ({"attempt": None}, "attempt=None: "),
     ({"attempt": "0", "episode_id": 7}, "episode_id=7: "),
@@ -178,7 +180,8 @@ def test_a_reset_that_is_refused_says_why_and_leaves_the_episode_as_it_was(url: 
     listing = {"type": "call_tool", "tool_name": "get_rental", "arguments": {}}
     with client(url) as env:
         for asked, _ in REFUSED:  # before any episode
-            assert env.reset(**asked).observation["finish_reason"] == "reset_error"
+            refused = env.reset(**asked)
+            assert refused.done and refused.observation["finish_reason"] == "reset_error", asked
         assert env.step({"type": "list_tools"}).observation["error"] == "reset comes first"
         assert env.state()["status"] == "idle"
         env.reset(test_uid=UID, episode_id="mine")
@@ -186,14 +189,15 @@ def test_a_reset_that_is_refused_says_why_and_leaves_the_episode_as_it_was(url: 
         before = env.state()
         for asked, why in REFUSED:
             refused = env.reset(**asked)
-            assert refused.done and refused.observation["kind"] == "error" and refused.reward is None, asked
+            assert not refused.done and refused.observation["kind"] == "error" and refused.reward is None, asked
             error = refused.observation["error"]
             assert error.startswith(why) and error.endswith(f"; the episode at {UID} goes on"), (asked, error)
             assert "\n" not in error and len(error) < 300
             assert env.state() == before, asked
         assert env.step(listing).observation["steps_taken"] == 2
         last = env.step({"type": "submit_message", "content": "<DONE>"})
-        assert last.done and env.reset(index="1").observation["error"].endswith("valid integer")
+        refused = env.reset(index="1")
+        assert last.done and refused.done and refused.observation["error"].endswith("valid integer")
         assert env.step(listing).observation == last.observation
     once = httpx.post(f"{url}/reset", json={"index": "1"}, timeout=PATIENCE_S)  # an episode of one request
     assert once.status_code == 200 and once.json()["observation"]["error"].startswith("index='1': ")
