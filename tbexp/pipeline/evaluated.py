@@ -27,7 +27,7 @@ from tbexp.pipeline.context import Context
 from tbexp.pipeline.export import as_tb_infer
 from tbexp.pipeline.files import write_json
 from tbexp.pipeline.prices import faults_of, spending_of, with_besides
-from tbexp.reporting.partial import covered, is_partial, marked
+from tbexp.reporting.partial import covered, is_partial, marked, percent_of
 from tbexp.tasks import Task
 
 log = logging.getLogger(__name__)
@@ -340,7 +340,8 @@ def partial(found: Mapping[str, Any]) -> str:
         return ""
     coverage, k = found["coverage"], found["attempts"]
     missing = coverage["missing"] - coverage["system_errors"]
-    text = f"; PARTIAL: {coverage['clean']} of {coverage['expected']} attempts ({coverage['share']:.1%}) have a verdict"
+    share = percent_of(coverage["share"])
+    text = f"; PARTIAL: {coverage['clean']} of {coverage['expected']} attempts ({share}) have a verdict"
     failed = coverage["system_errors"]
     text += f", {failed} {_are(failed)} system error{'' if failed == 1 else 's'}, {missing} {_are(missing)} missing"
     whole = found["observed_all_k"]["complete_tasks"]

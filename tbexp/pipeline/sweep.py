@@ -33,7 +33,7 @@ from tbexp.pipeline.files import read_json, write_json
 from tbexp.pipeline.planning import short_path
 from tbexp.pipeline.progress import Progress
 from tbexp.pipeline.run import default_uri
-from tbexp.reporting.partial import covered_share
+from tbexp.reporting.partial import covered_share, percent_of
 from tbexp.tracking import Run, open_run, ui_line
 
 STATES = {DONE: "done", DEFECT: "defect", USER: "mistake", WORLD: "world failed", INTERRUPTED: "interrupted"}
@@ -284,7 +284,7 @@ def _difference(row: Row) -> str:
         return ""
     interval = "" if low is None or high is None else f" [{100 * low:+.1f}, {100 * high:+.1f}]"
     share = facts.get("coverage", 1.0)
-    return f"{100 * value:+.1f}{interval}" + (f" (partial, {share:.1%})" if share < 1 else "")
+    return f"{100 * value:+.1f}{interval}" + (f" (partial, {percent_of(share)})" if share < 1 else "")
 
 
 def _cut(text: str) -> str:

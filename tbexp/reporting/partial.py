@@ -22,6 +22,15 @@ def covered_share(figures: Mapping[str, Any]) -> float | None:
     return float(share) if isinstance(share, int | float) and not isinstance(share, bool) else None
 
 
+def percent_of(share: float) -> str:
+    """To a tenth of a percent, and finer where that would be 100% of what is not whole, or 0% of what is not empty."""
+    for digits in range(1, 16):
+        text = f"{share:.{digits}%}"
+        if share in (0, 1) or float(text[:-1]) not in (0, 100):
+            break
+    return text
+
+
 def whole_tasks(figures: Mapping[str, Any]) -> tuple[float, int] | None:
     """(tasks that have all attempts, tasks); None: not known. Of several seeds their mean."""
     every, tasks = figures.get("observed_all_k"), figures.get("tasks")
@@ -36,9 +45,9 @@ def covered(figures: Mapping[str, Any]) -> str:
     coverage, share, whole = figures.get("coverage"), covered_share(figures), whole_tasks(figures)
     parts = []
     if isinstance(coverage, Mapping) and {"clean", "expected"} <= coverage.keys():
-        parts.append(f"{coverage['clean']:,} of {coverage['expected']:,} attempts ({share or 0.0:.1%})")
+        parts.append(f"{coverage['clean']:,} of {coverage['expected']:,} attempts ({percent_of(share or 0.0)})")
     elif share is not None:
-        parts.append(f"{share:.1%} of the attempts")
+        parts.append(f"{percent_of(share)} of the attempts")
     if whole is not None:
         parts.append(f"{whole[0]:g} of {whole[1]:,} tasks have all {figures.get('attempts')}")
     return ", ".join(parts) or "attempts are missing"

@@ -20,7 +20,7 @@ from tbexp.config.schema import BANDS
 from tbexp.errors import counted
 from tbexp.reporting import costs, endings, figures, forecast, tables
 from tbexp.reporting.page import Section, picture, render
-from tbexp.reporting.partial import covered, covered_share, is_partial
+from tbexp.reporting.partial import covered, covered_share, is_partial, percent_of
 from tbexp.reporting.run_data import Json, RunData, _at, read_run
 from tbexp.reporting.table_csv import write_csv
 from tbexp.reporting.task_pages import made_of, write_task_pages
@@ -367,7 +367,7 @@ def _curves(policy: Json) -> tuple[list[tuple[int, Json]], list[tuple[int, Json]
 
 def _partial(run: RunData) -> list[str]:
     return [
-        f"Partial: {name} has a verdict for {100 * share:.1f}% of its attempts only. Covered: {covered(figures_)}."
+        f"Partial: {name} has a verdict for {percent_of(share)} of its attempts only. Covered: {covered(figures_)}."
         for name, figures_ in tables.summary_policies(run).items()
         if (share := covered_share(figures_)) is not None and is_partial(figures_)
     ]
