@@ -263,11 +263,14 @@ def of_rooms(config: Config, *, training: bool) -> list[Problem]:
     YAML only if there is something to check against it, and imports none of mlflow, verl and torch.
     """
     from tbexp.tracking.address import problems as of_address
-    from tbexp.training import problems as of_training
 
     found = of_address(config.tracking)
+    if not training:
+        return found
+    from tbexp.training import problems as of_training
+
     try:
-        return [*found, *(of_training(config) if training else ())]
+        return [*found, *of_training(config)]
     except UserError as error:
         return [*found, *error.problems]
 
