@@ -218,7 +218,8 @@ def compose_job(
                 more += refused(run, config)
             if here and (lacking := nothing_there(config, folder, named=named is not None)) is not None:
                 more.append(lacking)
-            if here and not config.dry_run:
+            # The plan of a run lists what this machine lacks; that of a comparison of readers has to read the files.
+            if here and (not config.dry_run or "parity" in config.stages):
                 more += check_here(config, folder)
             told = " ".join(problem.where for problem in problems)
             problems += [problem for problem in more if problem.where not in told]

@@ -409,7 +409,8 @@ def served(config: Config) -> Iterator[Problem]:
         if part.serve == "vllm" and part.kind == "scripted":
             yield Problem(f"there is nothing to serve: {name}.kind is scripted", f"{name}.serve", f"{name}.serve=none")
         elif part.serve == "vllm" and part.kind == "local":
-            if part.vllm.model is not None:
+            # `stages=[serve]` serves whatever is named; no attempt is made there.
+            if part.vllm.model is not None and config.stages != ["serve"]:
                 what = "local policies have the weights of `model`, and trained ones those of their checkpoint"
                 yield Problem(what, f"{name}.vllm.model", f"{name}.vllm.model=null, or {name}.kind=chat")
         elif part.serve == "vllm" and part.vllm.model is None and (name != "policy" or config.model.path is None):

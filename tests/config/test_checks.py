@@ -65,7 +65,11 @@ SERVED_REFERENCE = {
     ("changes", "where", "parts"),
     [
         ({"policy__serve": "vllm", "policy__kind": "scripted"}, "policy.serve", ["scripted"]),
-        ({"policy__serve": "vllm", "policy__vllm__model": "w"}, "policy.vllm.model", ["weights of `model`"]),
+        (
+            {"policy__serve": "vllm", "policy__vllm__model": "w", "stages": ["evaluate"]},
+            "policy.vllm.model",
+            ["weights of `model`"],
+        ),
         ({**SERVED, "policy__vllm__model": None}, "policy.vllm.model", ["no weights"]),
         (
             {**SERVED, "policy__endpoint__base_url": "http://localhost/v1"},
@@ -256,6 +260,10 @@ def test_a_server_that_is_started_needs_no_address_and_no_name() -> None:
     two = {"selection__reference__policy__vllm__port": 8002}
     assert check(config(**SERVED)) == check(config(**SERVED, **SERVED_REFERENCE, **two)) == []
     assert check(config(**SERVED, **SERVED_REFERENCE, launcher__kind="slurm")) == []  # jobs take ports that are free
+
+
+def test_a_server_for_others_serves_the_weights_that_are_named_also_where_attempts_have_one_of_their_own() -> None:
+    assert not check(config(**GPU, policy__serve="vllm", policy__vllm__model="w", stages=["serve"]))
 
 
 def test_the_default_config_has_no_problems() -> None:

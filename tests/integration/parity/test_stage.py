@@ -43,6 +43,10 @@ def test_recordings_are_compared_and_more_differences_than_allowed_end_with_3(tm
         ((), ("parity.recordings: names no file",)),
         (("parity.recordings=[none.jsonl]",), ("there is no file none.jsonl",)),
         (
+            ("parity.recordings=[none.jsonl]", "parity.tools=none.json", "dry_run=true"),
+            ("there is no file none.jsonl", "there is no file none.json"),
+        ),
+        (
             (
                 "parity.recordings=[none.jsonl]",
                 "parity.python=none",
