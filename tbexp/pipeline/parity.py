@@ -56,15 +56,19 @@ def parity(config: Config, *, run_dir: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         table: list[Agreement] = []
         differences: list[Difference] = []
+        notes: list[str] = []
         for reader in wanted.readers:
             version, found = read_by(reader, config, recordings)
             write_readings(folder / f"{reader}.jsonl", found)
             rows, more = judged(found, f"{reader} {version}".strip(), wanted.compare)
             table += rows
             differences += more
-        write_findings(folder, table, differences, recordings)
+            notes += produced_here(found) if reader == "server" else []
+        write_findings(folder, table, differences, recordings, notes)
         columns = ["model", "format", "reader", "outputs", "agree", "differ", "not compared"]
         progress.table(f"parity of {len(recordings)} outputs", columns, [cells(row) for row in table])
+        for note in notes:
+            progress.say(note)
         progress.say(f"report: {os.path.relpath(folder / 'report.md')}")
     refuse(table, wanted.max_mismatch, folder)
 
@@ -131,8 +135,23 @@ def judged(found: Readings, reader: str, parts: Sequence[str]) -> tuple[list[Agr
 
 
 def write_readings(file: Path, found: Readings) -> None:
-    lines = [json.dumps({"id": each.id, "output": each.output, **answer}) for each, answer, _ in found]
+    lines = [
+        json.dumps({"id": each.id, "output": each.output} | ({"made": each.made} if each.made else {}) | answer)
+        for each, answer, _ in found
+    ]
     write_whole(file, "".join(f"{line}\n" for line in lines))
+
+
+def produced_here(found: Readings) -> list[str]:
+    """How much of what a live server read is what was recorded: of the rest it shows its own outputs alone."""
+    forced = sum(each.made.startswith("forced") for each, _, _ in found)
+    live = sum(each.made.startswith("live") for each, _, _ in found)
+    if not forced + live:
+        return []
+    note = f"the server reproduced {forced} of {forced + live} outputs as they were recorded (forced)"
+    return [
+        f"{note}; in place of the other {live} it wrote something else, which was compared (live)" if live else note
+    ]
 
 
 def cells(row: Agreement) -> tuple[Any, ...]:
@@ -141,7 +160,11 @@ def cells(row: Agreement) -> tuple[Any, ...]:
 
 
 def write_findings(
-    folder: Path, table: Sequence[Agreement], differences: Sequence[Difference], recordings: Sequence[Recording]
+    folder: Path,
+    table: Sequence[Agreement],
+    differences: Sequence[Difference],
+    recordings: Sequence[Recording],
+    notes: Sequence[str],
 ) -> None:
     lines = [json.dumps(each.as_dict()) for each in differences]
     write_whole(folder / "differences.jsonl", "".join(f"{line}\n" for line in lines))
@@ -152,10 +175,12 @@ def write_findings(
     ]
     rebuilt = sum(each.rebuilt for each in recordings)
     write_json(folder / "agreement.json", {"recordings": len(recordings), "rebuilt": rebuilt, "table": rows})
-    write_whole(folder / "report.md", report(table, differences, len(recordings), rebuilt))
+    write_whole(folder / "report.md", report(table, differences, len(recordings), rebuilt, notes))
 
 
-def report(table: Sequence[Agreement], differences: Sequence[Difference], outputs: int, rebuilt: int) -> str:
+def report(
+    table: Sequence[Agreement], differences: Sequence[Difference], outputs: int, rebuilt: int, notes: Sequence[str] = ()
+) -> str:
     lines = ["# Parity of readings", "", f"{outputs} outputs, each read by tbexp and by:", ""]
     if rebuilt:
         note = (
@@ -164,6 +189,7 @@ def report(table: Sequence[Agreement], differences: Sequence[Difference], output
         lines += [f"{note} nothing of outputs that cannot be read.", ""]
     lines += ["| model | format | reader | outputs | agree | differ | not compared |", "|---|---|---|---|---|---|---|"]
     lines += ["| " + " | ".join(str(cell) for cell in cells(row)) + " |" for row in table]
+    lines += [line for note in notes for line in ("", f"{note[0].upper()}{note[1:]}.")]
     reasons: dict[tuple[str, str], int] = {}
     for row in table:
         for why, count in row.not_compared.items():

@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import json
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from tbexp.config.schema import Endpoint
 from tbexp.errors import UserError, WorldFailure
 from tbexp.interpret import ToolSpec
+from tbexp.interpret.rendering import chat_tool
 from tbexp.serving.live import nothing_but, produced_text, read_live
 from tbexp.serving.parity import ask, compare, differing, our_reading
 from tbexp.serving.recordings import Recording
@@ -117,19 +119,18 @@ def endpoint(server: Any) -> Endpoint:
     return Endpoint(base_url=f"http://127.0.0.1:{server.server_address[1]}/v1", model="m", retries=0)
 
 
-def test_a_live_servers_message_is_compared_with_tbexps_reading_of_what_it_really_produced(server):
-    def answer(body: dict[str, Any]) -> tuple[int, Any]:
-        text = ast.literal_eval(body["structured_outputs"]["grammar"].removeprefix("root ::= "))
-        produced = text if "rent" in text else "Something else: é🌱"
-        calls = [{"id": "1", "type": "function", "function": {"name": "rent", "arguments": '{"days": 4}'}}]
-        message = (
-            {"role": "assistant", "content": None, "tool_calls": calls} if "rent" in text else {"content": produced}
-        )
-        return 200, {
-            "choices": [{"message": message, "logprobs": spelled(produced + "<|im_end|>"), "finish_reason": "stop"}]
-        }
+def _reproduces_calls_alone(body: dict[str, Any]) -> tuple[int, Any]:
+    text = ast.literal_eval(body["structured_outputs"]["grammar"].removeprefix("root ::= "))
+    produced = text if "rent" in text else "Something else: é🌱"
+    calls = [{"id": "1", "type": "function", "function": {"name": "rent", "arguments": '{"days": 4}'}}]
+    message = {"role": "assistant", "content": None, "tool_calls": calls} if "rent" in text else {"content": produced}
+    return 200, {
+        "choices": [{"message": message, "logprobs": spelled(produced + "<|im_end|>"), "finish_reason": "stop"}]
+    }
 
-    server.answer = answer
+
+def test_a_live_servers_message_is_compared_with_tbexps_reading_of_what_it_really_produced(server):
+    server.answer = _reproduces_calls_alone
     produced, readings = asyncio.run(read_live(endpoint(server), [recording(CALL), recording("hello")]))
     assert [each.output for each in produced] == [CALL, "Something else: é🌱"]
     assert [each.made for each in produced] == ["forced", "live"]
@@ -166,3 +167,25 @@ def test_a_parser_that_the_reader_does_not_know_is_the_users_mistake_with_the_na
         ask("vllm", [], python=str(program), tool_parser="qwen_3")
     (problem,) = told.value.problems
     assert problem.where == "parity.tool_parser" and problem.fix == "one of: hermes, qwen3_xml"
+
+
+def test_the_report_says_how_many_outputs_a_live_server_reproduced(server, tmp_path):
+    server.answer = _reproduces_calls_alone
+    tools = [chat_tool(RENT)]
+    lines = [{"id": each, "output": each, "format": "hermes", "tools": tools} for each in (CALL, "hello")]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    words = [
+        "stages=[parity]",
+        "parity=server",
+        "parity.recordings=[rows.jsonl]",
+        f"parity.endpoint.base_url={endpoint(server).base_url}",
+        "parity.endpoint.model=m",
+        "parity.compare=[text]",
+        f"hydra.run.dir={tmp_path / 'out'}",
+    ]
+    done = subprocess.run([sys.executable, "-m", "tbexp", *words], cwd=tmp_path, capture_output=True, text=True)
+    said = "the server reproduced 1 of 2 outputs as they were recorded (forced); in place of the other 1"
+    assert done.returncode == 0 and said in " ".join(done.stderr.split()), done.stderr
+    assert said[1:] in (tmp_path / "out" / "report.md").read_text()
+    made = [json.loads(line)["made"] for line in (tmp_path / "out" / "server.jsonl").read_text().splitlines()]
+    assert made == ["forced", "live"]
