@@ -34,6 +34,7 @@ from tbexp.errors import (
     WorldFailure,
     one_line,
 )
+from tbexp.streams import watched
 
 if TYPE_CHECKING:
     import argparse
@@ -53,7 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.raiseExceptions = False  # a log file that takes nothing more is no reason for tracebacks
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
-    return ending(lambda: command(words)).code
+        if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # under nohup it stays ignored
+            signal.signal(signal.SIGHUP, signal.default_int_handler)
+    with watched():
+        return ending(lambda: command(words)).code
 
 
 def command(words: list[str]) -> int:
@@ -454,9 +458,6 @@ def ending(work: Callable[[], int], *, catch_interrupts: bool = True) -> Ending:
             raise
         say("tbexp: interrupted; the same command goes on from here")
         return Ending(INTERRUPTED)
-    except BrokenPipeError:  # whoever read our output has gone
-        sys.stderr.close()
-        return Ending(DONE)
     except Exception as error:
         if full := out_of_space(error):
             say(f"tbexp: {full}")

@@ -375,17 +375,43 @@ def test_a_full_disk_is_one_message_wherever_it_is_noticed(code: int, capsys: py
     assert "outputs/x: cannot be written" in capsys.readouterr().err
 
 
-def test_a_termination_ends_as_an_interrupt_does(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_termination_or_a_closed_terminal_ends_as_an_interrupt_does(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def command(words: list[str]) -> int:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
         return 0
 
-    before = signal.getsignal(signal.SIGTERM)
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
     monkeypatch.setattr(app, "command", command)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         assert app.main([]) == 130
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def test_an_address_that_cannot_be_read_is_not_repeated_since_it_may_carry_a_key(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert app.main(["policy=chat", "policy.endpoint.base_url=http://h/v1?key=hidden", "policy.endpoint.model=m"]) == 2
+    err = capsys.readouterr().err
+    assert "policy.endpoint.base_url=...: cannot be read" in err and "hidden" not in err
+
+
+@pytest.mark.parametrize("shell", ["| true", "2>&1 | true", ">&-", ">&- 2>&-"])
+def test_a_plan_that_nobody_reads_is_no_failure(shell: str, tmp_path: Path) -> None:
+    line = f"set -o pipefail; {sys.executable} -m tbexp dry_run=true {shell}"
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("shell", ["2>&1 | true", "2>&-"])
+def test_a_mistake_stays_one_when_nobody_reads_what_it_is(shell: str, tmp_path: Path) -> None:
+    line = f"set -o pipefail; {sys.executable} -m tbexp seed=x {shell}"
+    assert subprocess.run(["bash", "-c", line], cwd=tmp_path).returncode == 2
 
 
 def test_an_interrupt_is_exit_code_130() -> None:

@@ -320,7 +320,8 @@ def unreadable(line: str, error: Exception) -> Problem:
         return Problem("is not of the form key=value", shown(line), "tbexp --help shows examples")
     if secret_name(key.rpartition(".")[2]) or looks_secret(value):
         return Problem("cannot be read", f"{key}=...")
-    return Problem(f"cannot be read: {str(error).splitlines()[0]}", line, f"quote the value: '{key}=\"...\"'")
+    where = f"{key}=..." if "://" in value and "?" in value else line  # an address may carry a key in its query
+    return Problem(f"cannot be read: {str(error).splitlines()[0]}", where, f"quote the value: '{key}=\"...\"'")
 
 
 def shown(line: str) -> str:

@@ -25,7 +25,17 @@ def _iso_date(text: str) -> str:
 
 
 Date = Annotated[str, AfterValidator(_iso_date)]
-AbsolutePath = Annotated[str, AfterValidator(lambda path: str(Path(path).expanduser().absolute()))]
+
+
+def at_home(path: str) -> Path:
+    """The path with a leading ~ or ~USER spelled out. Raises ValueError."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ValueError("begins with a home folder that is not known; write it in full") from None
+
+
+AbsolutePath = Annotated[str, AfterValidator(lambda path: str(at_home(path).absolute()))]
 
 
 class Group(BaseModel):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tbexp.config.schema import Config
+from tbexp.config.values import at_home
 from tbexp.errors import Problem, UserError
 from tbexp.pipeline import identity
 from tbexp.pipeline.evaluated import PARTIAL
@@ -227,7 +228,10 @@ def _partial(found: Comparison, test: Tested) -> bool:
 def _meaning(entry: str, archive: Archive | None, experiment: str, runs_folder: Path) -> list[Meant] | Problem:
     if entry.startswith(PUBLISHED):
         return _published(entry)
-    folder = Path(entry).expanduser()
+    try:
+        folder = at_home(entry)
+    except ValueError as unknown:
+        return Problem(f"{entry} {unknown}", KEY, "name a run's folder")
     if folder.is_dir():
         if any((folder / name).exists() for name in RUN_FILES):
             return [Meant(entry, folder=folder.resolve())]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tbexp.config.addresses import address_problems, host_fault
@@ -470,6 +470,7 @@ def test_the_defaults_are_the_schemas() -> None:
     assert defaults_of(Config)["policy"]["sampling"]["max_tokens"] == 128
 
 
+@example({"store": "~nobody-has-this-name"})
 @settings(max_examples=40)
 @given(
     st.dictionaries(

@@ -89,15 +89,16 @@ def test_all_that_can_not_be_told_is_told_at_once(
     archive, ids, _ = tracker
     empty = tmp_path / "empty"
     empty.mkdir()
-    entries = ["seed2", "seed9", "see%", "published:kimi-k2", str(empty), "0" * 32, "seed1"]
+    entries = ["seed2", "seed9", "see%", "published:kimi-k2", str(empty), "0" * 32, "seed1", "~no-such-user/seed1"]
     with pytest.raises(UserError) as refusal:
         resolve(make(f"compare.runs={json.dumps(entries)}"), archive, "laptop", tmp_path)
     texts = [str(problem) for problem in refusal.value.problems]
-    assert len(texts) == 6 and all(text.startswith("compare.runs: ") for text in texts)
+    assert len(texts) == 7 and all(text.startswith("compare.runs: ") for text in texts)
     assert f"seed2-aaaa ({ids['seed2-aaaa']}), seed2-bbbb ({ids['seed2-bbbb']})" in texts[0]
     assert "seed9 is no folder, no run at sqlite" in texts[1]
     assert "did you mean kimi-k3?" in texts[3]
     assert "of no run" in texts[4]
+    assert "home folder" in texts[-1]
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
+import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tbexp.attempts import AttemptStore
 from tbexp.attempts.row import digest
@@ -70,3 +75,30 @@ def test_killed_at_seeded_moments_the_probe_ends_as_if_unbroken(unbroken: Any, n
     assert place.counts() == whole.counts() and len(place.rows()) == 48
     assert rows_digest(place) == rows_digest(whole)
     assert place.selected() == whole.selected()
+
+
+@pytest.mark.parametrize("reader", ["pipe", "terminal"])
+def test_a_run_goes_on_when_nobody_reads_what_it_says_any_more(reader: str, new_place: Callable[[], Any]) -> None:
+    place = new_place()
+    ours, theirs = os.pipe() if reader == "pipe" else os.openpty()
+    left = threading.Event()
+
+    def before(number: int) -> None:
+        if number == moment:
+            os.close(ours)
+            left.set()
+
+    moment = place.gardener.count + 5
+    place.gardener.before = before
+    words = [sys.executable, "-m", "tbexp", *place.words(*SETTINGS)]
+    environment = os.environ | place.environment
+    # In a session of its own it gets no signal when its terminal goes, as under `disown`.
+    process = subprocess.Popen(
+        words, cwd=place.folder, env=environment, stdout=theirs, stderr=theirs, start_new_session=True
+    )
+    os.close(theirs)
+    code = process.wait(timeout=240)
+    place.gardener.before = lambda number: None
+    assert left.is_set() and code == 0
+    assert (place.run_dir / "select" / "pool.yaml").exists()
+    assert "nobody reads" in (place.run_dir / "tbexp.log").read_text()
