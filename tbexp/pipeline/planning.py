@@ -106,10 +106,20 @@ def pool_plan(config: Config) -> str:
     """What selection.pool decides by."""
     by, selection = f"by {config.buckets.by}", config.selection
     if selection.pool == "selected":
-        return by
+        return by + lora_plan(config)
     if selection.pool == "all":
         return "pool all: whatever their difficulty"
     return f"pool random: as many as {by}, drawn by seed {selection.seed} whatever their difficulty"
+
+
+def lora_plan(config: Config) -> str:
+    """A word on the one band that the publication keeps for a training of all parameters and not for LoRA."""
+    from tbexp.training.estimates import lora_rank
+
+    buckets = config.buckets
+    if "train" not in config.stages or buckets.by != "band" or not buckets.bands.often.keep or not lora_rank(config):
+        return ""
+    return ", the often solved band with it, which was published for training of all parameters (LoRA: buckets=lora)"
 
 
 def guard_plan(context: Context) -> str:

@@ -241,3 +241,14 @@ def test_the_plan_of_a_selection_says_how_many_tasks_the_guard_leaves_out(
     monkeypatch.setattr(stages, "is_benchmark", lambda task: next(left, None) is not None)
     assert main(["stages=[probe,select]", "dry_run=true"]) == 0
     assert f"by band; 20% for validation{told}\n" in capsys.readouterr().out
+
+
+def test_the_plan_says_that_a_band_was_not_published_for_lora(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["dry_run=true", "stages=[probe,select,train]"]
+    lora = "+training.verl={actor_rollout_ref.model.lora_rank:32}"
+    for more, told in (([], False), ([lora], True), ([lora, "buckets=lora"], False)):
+        assert main([*words, *more]) == 0
+        assert ("LoRA: buckets=lora" in capsys.readouterr().out) is told

@@ -56,16 +56,6 @@ def start(root: Path, name: str, *, steps: int = 1, uids: tuple[str, ...] = ("mi
         sys.stdout.write(f"{name}: {first[:2]} seconds to the first validation and update\n")
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("verl")
-    from toy import build_model
-
-    folder = tmp_path_factory.mktemp("keeper")
-    build_model(folder / "model")
-    return folder
-
-
 def waiting() -> tuple[Path, list[int]]:
     """The folder of the keeper that waits for a training, and the processes of its Ray."""
     keeper = keeping._Here.waiting

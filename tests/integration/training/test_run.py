@@ -91,16 +91,6 @@ def handed(file: Path, root: Path) -> list[dict[str, list[float]]]:
     return updates
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("verl")
-    from toy import build_model
-
-    folder = tmp_path_factory.mktemp("training")
-    build_model(folder / "model")
-    return folder
-
-
 def rows(root: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (root / "train" / "metrics.jsonl").read_text().splitlines()]
 
