@@ -56,8 +56,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
         if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # under nohup it stays ignored
             signal.signal(signal.SIGHUP, signal.default_int_handler)
+
+    def work() -> int:
+        code = command(words)
+        sys.stdout.flush()
+        return code
+
     with watched():
-        return ending(lambda: command(words)).code
+        return ending(work).code
 
 
 def command(words: list[str]) -> int:
@@ -224,7 +230,7 @@ def compose_job(
                 more.append(lacking)
             # The plan of a run lists what this machine lacks; that of a comparison of readers has to read the files.
             if here and (not config.dry_run or "parity" in config.stages):
-                more += check_here(config, folder)
+                more += [*check_here(config, folder), *no_base(config)]
             told = " ".join(problem.where for problem in problems)
             problems += [problem for problem in more if problem.where not in told]
     return Composed(tuple(job), made, config, run_dir, tuple(problems), isinstance(run, Existing))
@@ -278,6 +284,22 @@ def of_rooms(config: Config, *, training: bool) -> list[Problem]:
         return [*found, *of_training(config)]
     except UserError as error:
         return [*found, *error.problems]
+
+
+def no_base(config: Config) -> list[Problem]:
+    """What the base policy is built from and this machine lacks. A cluster's jobs build it there; a plan lists it."""
+    makes = {"probe", "train", "evaluate"} & set(config.stages)
+    if config.dry_run or not makes or config.policy.kind != "local" or config.launcher.kind != "local":
+        return []
+    if config.model.kind != "warmed" or config.model.path is not None:  # of a path `check_here` tells
+        return []
+    from tbexp.samples.bases import base_key
+
+    try:
+        base_key(config.model)
+    except UserError as error:
+        return list(error.problems)
+    return []
 
 
 def folder_of(composed: DictConfig, config: Config, *, multirun: bool) -> Path | Problem:

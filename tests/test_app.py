@@ -393,6 +393,18 @@ def test_a_termination_or_a_closed_terminal_ends_as_an_interrupt_does(
             signal.signal(each, handler)
 
 
+def test_weights_that_no_package_brings_are_told_with_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tbexp.samples import warmed
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(warmed.importlib.util, "find_spec", lambda name: None)
+    assert app.main(["model=smollm2_135m", "training.steps=0"]) == 2
+    err = capsys.readouterr().err
+    assert "model: SmolLM2's weights are not installed" in err and "training.steps" in err
+
+
 def test_an_address_that_cannot_be_read_is_not_repeated_since_it_may_carry_a_key(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -408,7 +420,15 @@ def test_a_plan_that_nobody_reads_is_no_failure(shell: str, tmp_path: Path) -> N
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("shell", ["2>&1 | true", "2>&-"])
+@pytest.mark.parametrize("words", ["dry_run=true", "--help", "stages=[doctor]"])
+def test_a_full_disk_behind_stdout_is_told(words: str, tmp_path: Path) -> None:
+    line = f"{sys.executable} -m tbexp {words} >/dev/full"
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("tbexp: stdout: cannot be written: No space left on device\n"), done.stderr
+
+
+@pytest.mark.parametrize("shell", ["2>&1 | true", "2>&-", "2>/dev/full"])
 def test_a_mistake_stays_one_when_nobody_reads_what_it_is(shell: str, tmp_path: Path) -> None:
     line = f"set -o pipefail; {sys.executable} -m tbexp seed=x {shell}"
     assert subprocess.run(["bash", "-c", line], cwd=tmp_path).returncode == 2

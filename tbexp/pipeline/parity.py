@@ -28,6 +28,7 @@ from tbexp.serving.recordings import Recording, read_recordings, read_tools
 
 VERL_PARSERS = {"qwen3_xml": "qwen3_coder", "hermes": "hermes"}
 SHOWN = 10  # differences in the report of each reader; the file has all
+NOTHING_FORCED = "the server reproduced none"
 Readings = list[tuple[Recording, dict[str, Any], list[str]]]  # an output, another's reading, and what it reads
 
 
@@ -63,7 +64,8 @@ def parity(config: Config, *, run_dir: Path) -> None:
             rows, more = judged(found, f"{reader} {version}".strip(), wanted.compare)
             table += rows
             differences += more
-            notes += produced_here(found) if reader == "server" else []
+            if reader == "server":
+                notes += produced_here(found)
         write_findings(folder, table, differences, recordings, notes)
         columns = ["model", "format", "reader", "outputs", "agree", "differ", "not compared"]
         progress.table(f"parity of {len(recordings)} outputs", columns, [cells(row) for row in table])
@@ -71,6 +73,10 @@ def parity(config: Config, *, run_dir: Path) -> None:
             progress.say(note)
         progress.say(f"report: {os.path.relpath(folder / 'report.md')}")
     refuse(table, wanted.max_mismatch, folder)
+    if any(note.startswith(NOTHING_FORCED) for note in notes):
+        raise WorldFailure(
+            f"{notes[0]}: its reading of these recordings is not known; it may ignore structured_outputs"
+        )
 
 
 def place(config: Config, run_dir: Path) -> Path:
@@ -148,6 +154,8 @@ def produced_here(found: Readings) -> list[str]:
     live = sum(each.made.startswith("live") for each, _, _ in found)
     if not forced + live:
         return []
+    if not forced:
+        return [f"{NOTHING_FORCED} of {live} outputs as they were recorded, and was compared on others (live)"]
     note = f"the server reproduced {forced} of {forced + live} outputs as they were recorded (forced)"
     return [
         f"{note}; in place of the other {live} it wrote something else, which was compared (live)" if live else note

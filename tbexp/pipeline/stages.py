@@ -285,6 +285,7 @@ def train(run: Context) -> None:
         }
         write_json(folder / f"result-{steps}.json", done)
         best, rate = result.best
+        bar.update(steps)  # also where verl had ended before and only the weights were left to export
         other = "" if best == result.step else f"; best: step {best}, {rate:.1%}"
         bar.done(f"step {result.step} chosen (validated {result.validation_pass_rate:.1%}{other})")
     else:

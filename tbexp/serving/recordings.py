@@ -70,6 +70,10 @@ def tool_specs(data: Any) -> tuple[ToolSpec, ...]:
     return tuple(specs)
 
 
+class UnknownTools(ValueError):
+    """A recording whose tools stand nowhere."""
+
+
 def read_recordings(
     files: Sequence[Path], *, model: str, format: str, tools: Tools, thinking: bool = False, thinking_open: bool = False
 ) -> list[Recording]:
@@ -93,6 +97,9 @@ def read_recordings(
                     f"{file.name}:{number}", model, format, "", known.get("", ()), thinking, thinking_open
                 )
                 found += _recordings(row, default, known)
+            except UnknownTools as problem:
+                fix = "parity.tools=FILE, or the tools.jsonl of the attempts beside their file"
+                wrong.append(Problem(str(problem), f"{file}:{number}", fix))
             except ValueError as problem:
                 wrong.append(Problem(str(problem), f"{file}:{number}", "output, or messages; docs/parity.md has both"))
         problems += wrong[:_SHOWN]
@@ -107,8 +114,9 @@ def read_recordings(
 
 def _tools_beside(file: Path) -> dict[str, tuple[ToolSpec, ...]]:
     """The tool lists that an attempt store keeps beside its trajectories, by their hash."""
-    beside = file.with_name(file.name.replace("trajectories", "tools", 1))
-    if beside == file or not beside.is_file():
+    names = (file.name.replace("trajectories", "tools", 1), "tools.jsonl")
+    beside = next((found for name in names if (found := file.with_name(name)) != file and found.is_file()), None)
+    if beside is None:
         return {}
     rows = [json.loads(line) for line in beside.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
     return {row["tools_hash"]: tool_specs(row["tools"]) for row in rows}
@@ -118,7 +126,7 @@ def _recordings(row: Mapping[str, Any], default: Recording, tools: Tools) -> Ite
     specs = default.tools
     if isinstance(named := row.get("tools"), str):
         if named not in tools:
-            raise ValueError(f"no tools are named {named!r}: parity.tools names a file of them")
+            raise UnknownTools(f"no tools are named {named!r}")
         specs = tools[named]
     elif named is not None:
         specs = tool_specs(named)
@@ -159,7 +167,7 @@ def _of_attempt(row: Mapping[str, Any], default: Recording, specs: tuple[ToolSpe
         if any(call.error for call in calls):  # what the model wrote is not known
             continue
         if calls and not specs:
-            raise ValueError("calls were made, but the tools are not known, nor are their types: parity.tools=FILE")
+            raise UnknownTools("calls were made, but the tools are not known, nor are their types")
         try:
             written = [render_call(call, format=default.format, tools=specs) for call in calls]
         except ValueError:

@@ -2,9 +2,10 @@
 
     python tests/benchmarks/pools.py --uri sqlite:///outputs/mlflow.db --experiment laptop --steps 30
 
-Rows accumulate in docs/selected_vs_random/rows.jsonl, one per run, known by experiment, pool, seed and updates: a run
-that was measured again replaces its row, the latest one counts. Table and figure are drawn from all rows there are, so
-that seeds can be added later and elsewhere. Runs that differ in anything else than pool and seed are refused.
+Rows accumulate in the file rows.jsonl of --out, one per run, known by experiment, pool, seed and updates: a run that
+was measured again replaces its row, the latest one counts. Table and figure are drawn from all rows there are, so that
+seeds can be added later and elsewhere. Runs that differ in anything else than pool and seed are refused; of the code
+that made them no row knows anything. The committed rows are in docs/selected_vs_random.
 
 Intervals are 95%. Of a pool's figures: bootstrap over held-out tasks, a task's seeds kept together (other tasks). Of
 differences between pools: Student's t over the seeds' paired differences (other draws of everything but the tasks).
@@ -13,6 +14,7 @@ differences between pools: Student's t over the seeds' paired differences (other
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import tempfile
@@ -22,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-FOLDER = Path(__file__).resolve().parents[2] / "docs" / "selected_vs_random"
+FOLDER = Path("outputs/pools")
 POOLS = ("selected", "random", "all")
 SAMPLES = 2000
 NEEDED = ("mixed_group_rate", "reward_mean", "thrown_away/attempts", "groups/generated", "seconds/step")
@@ -53,7 +55,8 @@ def rows_of(uri: str, experiment: str, steps: int) -> list[dict[str, Any]]:
     client = MlflowClient(uri)
     found = client.get_experiment_by_name(experiment)
     if found is None:
-        raise SystemExit(f"{uri} has no experiment {experiment}")
+        names = ", ".join(sorted(each.name for each in client.search_experiments()))
+        raise SystemExit(f"{uri} has no experiment {experiment}; it has {names}")
     rows = []
     settings: dict[str, str] = {}
     for run in client.search_runs([found.experiment_id], max_results=1000, order_by=["attributes.start_time ASC"]):
@@ -74,11 +77,13 @@ def rows_of(uri: str, experiment: str, steps: int) -> list[dict[str, Any]]:
                 "seed": int(params["seed"]),
                 "updates": steps,
                 "device": params["topology.device"],
+                "settings": hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()[:8],
                 "tasks": {k: int(run.data.metrics[f"select/{k}_size"]) for k in ("pool", "train")},
                 "mixed_group_rate": float(np.mean(history["mixed_group_rate"])),
                 "reward": [float(np.mean(history["reward_mean"][part])) for part in (slice(5), slice(-5, None))],
                 "attempts": int(sum(history["groups/generated"]) * size),
                 "thrown_away": int(sum(history["thrown_away/attempts"])),
+                "thrown_away_by_third": [int(sum(part)) for part in np.array_split(history["thrown_away/attempts"], 3)],
                 "seconds": float(sum(history["seconds/step"])),
                 "seconds_per_update": float(np.median(history["seconds/step"])),
                 "parts": {name: float(np.median(history[name])) for name in PARTS if history[name]},
@@ -128,6 +133,10 @@ def accumulate(file: Path, fresh: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
     known = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     merged = {key(row): row for row in [*known, *fresh]}
+    for name, updates in {(row["experiment"], row["updates"]) for row in fresh}:
+        of = [row for row in merged.values() if (row["experiment"], row["updates"]) == (name, updates)]
+        if len({row["settings"] for row in of if "settings" in row}) > 1:  # older rows know of none
+            raise SystemExit(f"{file} holds rows of {name} with other settings: name another --out")
     rows = [merged[k] for k in sorted(merged)]
     file.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows))
     return rows
@@ -173,7 +182,9 @@ def table(rows: list[dict[str, Any]]) -> str:
             out.append(f"| {name} | " + " | ".join(cell(each) for each in pools.values()) + " |")
         out.append("")
         out += [line for other in POOLS[1:] for line in differences(pools, other)]
-        out.append("")
+        if any(len(finished(each)) < len(each) for each in pools.values()):
+            out += ["", "Held-out figures are of the seeds whose evaluation is whole, in which pools then differ."]
+        out += ["", "Seconds compare runs that had the machine alike, or not; no row knows that.", ""]
     return "\n".join(out)
 
 
@@ -193,10 +204,19 @@ def differences(pools: dict[str, list[dict[str, Any]]], other: str) -> list[str]
     lost = np.array([ours[s]["thrown_away"] - theirs[s]["thrown_away"] for s in seeds], float)
     span = over_seeds(lost)
     parts.append(f"attempts thrown away {lost.mean():+.0f}" + (f" [{span[1]:+.0f}, {span[2]:+.0f}]" if span else ""))
+    if all("thrown_away_by_third" in pool[s] for pool in (ours, theirs) for s in seeds):
+        early = np.array(
+            [ours[s]["thrown_away_by_third"][0] - theirs[s]["thrown_away_by_third"][0] for s in seeds], float
+        )
+        span = over_seeds(early)
+        parts.append(
+            f"in the first third of the updates {early.mean():+.0f}"
+            + (f" [{span[1]:+.0f}, {span[2]:+.0f}]" if span else "")
+        )
     spent = np.array([ours[s]["seconds"] - theirs[s]["seconds"] for s in seeds], float)
     span = over_seeds(spent)
     parts.append(f"seconds {spent.mean():+.0f}" + (f" [{span[1]:+.0f}, {span[2]:+.0f}]" if span else ""))
-    return [f"- selected − {other}, {len(seeds)} seeds, points: {', '.join(parts)}"]
+    return [f"- selected − {other}, {len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'}, points: {', '.join(parts)}"]
 
 
 def finished(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -215,6 +235,11 @@ def _figure(rows: list[dict[str, Any]], policy: str, name: str) -> str:
     return f"{value:.1f}% [{low:.1f}, {high:.1f}]"
 
 
+def thirds(rows: list[dict[str, Any]]) -> str:
+    known = [row["thrown_away_by_third"] for row in rows if "thrown_away_by_third" in row]
+    return ", ".join(f"{each:,.0f}" for each in np.mean(known, axis=0)) if len(known) == len(rows) else "not known"
+
+
 CELLS = (
     ("seeds (with a whole evaluation)", lambda rows: f"{len(rows)} ({len(finished(rows))})"),
     ("tasks in the pool, trained on", lambda rows: ", ".join(
@@ -224,6 +249,7 @@ CELLS = (
     ("reward, last 5 updates", lambda rows: mean([row["reward"][1] for row in rows], "{:.3f}")),
     ("attempts", lambda rows: mean([row["attempts"] for row in rows], "{:,.0f}")),
     ("of them thrown away", lambda rows: mean([row["thrown_away"] for row in rows], "{:,.0f}")),
+    ("in each third of the updates", lambda rows: thirds(rows)),
     ("update whose weights were chosen", lambda rows: ", ".join(
         f"{n} x {step}" for step, n in sorted(Counter(row["chosen"] for row in rows if row.get("chosen")).items()))),
     ("seconds of all updates", lambda rows: mean([row["seconds"] for row in rows], "{:.0f}")),
@@ -272,9 +298,13 @@ def draw(rows: list[dict[str, Any]], file: Path) -> None:
                     axis.errorbar(number + 0.22, value, bars, fmt=marks[number], color=colours[number], ms=8, capsize=4)
                 for row, v in zip(of_pool, values, strict=True):
                     points[row["seed"]][number] = v
-            for by_pool in points.values():
-                axis.plot(list(by_pool), list(by_pool.values()), "-", color="#999999", lw=0.8, marker=".", zorder=1)
-            axis.set_xticks(range(3), POOLS)
+            for by_pool in points.values():  # a pool that a seed has no value of breaks its line
+                line_of_seed = [by_pool.get(number, np.nan) for number in range(len(POOLS))]
+                axis.plot(range(len(POOLS)), line_of_seed, "-", color="#999999", lw=0.8, marker=".", zorder=1)
+            seeds = [sum(number in by_pool for by_pool in points.values()) for number in range(len(POOLS))]
+            uneven = len({n for n in seeds if n}) > 1
+            names = [f"{pool}\n({n} seeds)" if uneven else pool for pool, n in zip(POOLS, seeds, strict=True)]
+            axis.set_xticks(range(len(POOLS)), names)
             axis.set_xlim(-0.5, 2.6)
             axis.set_title(f"{experiment}, {updates} updates" if ask == "pass@1" else "", loc="left", fontsize=9)
             axis.set_ylabel(titles[ask], fontsize=9)
@@ -285,13 +315,21 @@ def draw(rows: list[dict[str, Any]], file: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--uri")
-    parser.add_argument("--experiment")
-    parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--out", type=Path, default=FOLDER)
+    parser.add_argument(
+        "--uri", help="the tracker; without one, table and figure are drawn anew from the rows in --out"
+    )
+    parser.add_argument("--experiment", help="its experiment, such as laptop")
+    parser.add_argument("--steps", type=int, default=30, help="updates: runs with other numbers are left out (30)")
+    parser.add_argument("--out", type=Path, default=FOLDER, help=f"folder of rows, table and figure ({FOLDER})")
     asked = parser.parse_args()
-    asked.out.mkdir(parents=True, exist_ok=True)
+    if asked.uri and not asked.experiment:
+        parser.error("--uri needs --experiment")
     fresh = rows_of(asked.uri, asked.experiment, asked.steps) if asked.uri else []
+    if asked.uri and not fresh:
+        parser.error(f"no run of {asked.experiment} made {asked.steps} updates: --steps")
+    if not fresh and not (asked.out / "rows.jsonl").exists():
+        parser.error(f"there are no rows in {asked.out}: --uri and --experiment")
+    asked.out.mkdir(parents=True, exist_ok=True)
     rows = accumulate(asked.out / "rows.jsonl", fresh)
     text = table(rows)
     (asked.out / "table.md").write_text(text)

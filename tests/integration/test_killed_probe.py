@@ -101,4 +101,4 @@ def test_a_run_goes_on_when_nobody_reads_what_it_says_any_more(reader: str, new_
     place.gardener.before = lambda number: None
     assert left.is_set() and code == 0
     assert (place.run_dir / "select" / "pool.yaml").exists()
-    assert "nobody reads" in (place.run_dir / "tbexp.log").read_text()
+    assert "is not written any more" in (place.run_dir / "tbexp.log").read_text()

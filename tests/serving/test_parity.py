@@ -169,11 +169,9 @@ def test_a_parser_that_the_reader_does_not_know_is_the_users_mistake_with_the_na
     assert problem.where == "parity.tool_parser" and problem.fix == "one of: hermes, qwen3_xml"
 
 
-def test_the_report_says_how_many_outputs_a_live_server_reproduced(server, tmp_path):
-    server.answer = _reproduces_calls_alone
-    tools = [chat_tool(RENT)]
-    lines = [{"id": each, "output": each, "format": "hermes", "tools": tools} for each in (CALL, "hello")]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+def _parity_stage(server: Any, folder: Path, *outputs: str) -> subprocess.CompletedProcess[str]:
+    lines = [{"id": each, "output": each, "format": "hermes", "tools": [chat_tool(RENT)]} for each in outputs]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     words = [
         "stages=[parity]",
         "parity=server",
@@ -181,11 +179,23 @@ def test_the_report_says_how_many_outputs_a_live_server_reproduced(server, tmp_p
         f"parity.endpoint.base_url={endpoint(server).base_url}",
         "parity.endpoint.model=m",
         "parity.compare=[text]",
-        f"hydra.run.dir={tmp_path / 'out'}",
+        f"hydra.run.dir={folder / 'out'}",
     ]
-    done = subprocess.run([sys.executable, "-m", "tbexp", *words], cwd=tmp_path, capture_output=True, text=True)
+    return subprocess.run([sys.executable, "-m", "tbexp", *words], cwd=folder, capture_output=True, text=True)
+
+
+def test_the_report_says_how_many_outputs_a_live_server_reproduced(server, tmp_path):
+    server.answer = _reproduces_calls_alone
+    done = _parity_stage(server, tmp_path, CALL, "hello")
     said = "the server reproduced 1 of 2 outputs as they were recorded (forced); in place of the other 1"
     assert done.returncode == 0 and said in " ".join(done.stderr.split()), done.stderr
     assert said[1:] in (tmp_path / "out" / "report.md").read_text()
     made = [json.loads(line)["made"] for line in (tmp_path / "out" / "server.jsonl").read_text().splitlines()]
     assert made == ["forced", "live"]
+
+
+def test_a_live_server_that_reproduces_no_recording_proves_nothing(server, tmp_path):
+    server.answer = _reproduces_calls_alone
+    done = _parity_stage(server, tmp_path, "hello")
+    assert done.returncode == 3 and "the server reproduced none of 1 outputs" in done.stderr, done.stderr
+    assert (tmp_path / "out" / "report.md").exists()
