@@ -280,6 +280,22 @@ def problems(config: Config) -> Iterator[Problem]:
         )
 
 
+def memory(of: float) -> str:
+    """Bytes, such as 10.5 GiB or 48 MiB."""
+    return f"{of / GIB:.1f} GiB" if of >= GIB else f"{of / 2**20:.0f} MiB"
+
+
+def stored(of: float) -> str:
+    """Bytes on a disk, such as 1.25 TB or 2 GB."""
+    return f"{of / TB:.2f} TB" if of >= TB else f"{of / 10**9:,.1f} GB"
+
+
+def lasting(hours: float) -> str:
+    if hours >= 1:
+        return f"{hours:.0f} h" if hours >= 10 else f"{hours:.1f} h"
+    return f"{60 * hours:.0f} min" if hours >= 1 / 60 else f"{3600 * hours:.0f} s"
+
+
 def lines(config: Config) -> list[tuple[str, str]]:
     """What a dry run says, as rows of a table."""
     shape = shape_of(config)
@@ -297,23 +313,29 @@ def lines(config: Config) -> list[tuple[str, str]]:
     found = [
         ("model", f"{shape.parameters / 1e9:.1f} billion parameters, by {shape.source}"),
         ("GPU, update", f"{sum(parts.values()) / GIB:.1f}{has} GiB"),
-        *((f"  {name}", f"{value / GIB:.1f} GiB") for name, value in parts.items()),
+        *((f"  {name}", memory(value)) for name, value in parts.items()),
         (
             "GPU, generation",
-            f"weights {weights / GIB:.1f} GiB, a whole conversation {one / GIB:.1f} GiB"
-            + ("" if conversations is None else f"; {conversations} of them at once in each copy"),
+            f"weights {memory(weights)}, a whole conversation {memory(one)}"
+            + ("" if conversations is None else f"; {conversations} of them at once in each copy")
+            + f"; vLLM takes {config.topology.gpu_memory_utilization:.0%} of a GPU",
         ),
-        ("host memory", f"{offloaded / GIB:.0f} GiB a node; the first {loading / GIB:.0f} GiB more while loading"),
+        (
+            "host memory",
+            (f"{memory(offloaded)} a node; " if offloaded else "") + f"the first {memory(loading)} more while loading",
+        ),
         (
             "disk",
-            f"{(count * checkpoint + chosen) / TB:.2f} TB: at most {count} checkpoints of {checkpoint / TB:.3f} TB, "
-            f"and the chosen weights of {chosen / TB:.3f} TB",
+            f"{stored(count * checkpoint + chosen)}: at most {count} checkpoints of {stored(checkpoint)}, "
+            f"and the chosen weights of {stored(chosen)}",
         ),
     ]
-    for share, name in ((4, "hours, a quarter"), (1, "hours, at most")):
+    for share, name in ((4, "time, a quarter"), (1, "time, at most")):
         tokens = config.model.max_context // share
         train, generate = (config.training.steps * hours for hours in update_hours(config, shape, tokens))
-        told = f"{train + generate:.0f}: {train:.0f} of training and {generate:.0f} of generation on H100"
+        told = (
+            f"{lasting(train + generate)}: {lasting(train)} of training and {lasting(generate)} of generation on H100"
+        )
         found.append((name, f"{told}, if conversations have {tokens:,} tokens"))
     found.append(("", "without tools, simulated user, replaced groups and validation; rates are assumed"))
     return found

@@ -150,3 +150,20 @@ def test_more_nodes_and_a_shorter_context_never_take_more_of_a_gpu(nodes: int, p
 
     assert needed(nodes + 1, context) < needed(nodes, context)
     assert needed(nodes, context) <= needed(nodes, context + 1000)
+
+
+@pytest.mark.parametrize(
+    ("shown", "as_"),
+    [
+        (estimates.memory(10.5 * 2**30), "10.5 GiB"),
+        (estimates.memory(48 * 2**20), "48 MiB"),
+        (estimates.stored(1.25e12), "1.25 TB"),
+        (estimates.stored(3e8), "0.3 GB"),
+        (estimates.lasting(165.2), "165 h"),
+        (estimates.lasting(1.54), "1.5 h"),
+        (estimates.lasting(0.5), "30 min"),
+        (estimates.lasting(0.01), "36 s"),
+    ],
+)
+def test_an_amount_has_the_unit_that_shows_it(shown: str, as_: str) -> None:
+    assert shown == as_
