@@ -6,6 +6,8 @@ the same one at once wait for the one that builds it; a build that was killed go
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import hashlib
 import json
 import shutil
@@ -77,12 +79,21 @@ def build_base(
         tokenizer.save_pretrained(done)
         done.rename(folder)
         shutil.rmtree(work)
-    if device == "cuda":  # what comes next on this GPU is another process's
+    del model
+    give_back(device)
+    return folder
+
+
+def give_back(device: str) -> None:
+    """Memory that is free in this process and counts as its own: what comes next is done by others."""
+    gc.collect()
+    if device == "cuda":
         import torch
 
-        del model
         torch.cuda.empty_cache()
-    return folder
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    if trim is not None:
+        trim(0)
 
 
 def first_weights(config: ModelConfig, device: str) -> tuple[Any, Any]:

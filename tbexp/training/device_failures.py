@@ -19,6 +19,15 @@ REASONS = (
     ("CUDA error", "the GPU or its driver failed"),
     ("NCCL error", "the connection between GPUs failed: stages=[doctor] tells what NCCL there is"),
     ("No space left on device", "the disk is full"),
+    (
+        "killed due to memory pressure (OOM)",
+        "the machine's memory was full, and Ray ended processes of the training: end what else uses it",
+    ),
+    (
+        "because its worker process has died",
+        "a process of the training was killed, as the system does when memory is full, or crashed",
+    ),
+    ("because its node has died", "a node was lost"),
     ("node timed out during startup", "Ray did not come up within its 30 s, as on a machine that has too much to do"),
 )
 

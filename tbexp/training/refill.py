@@ -12,7 +12,8 @@ Decided here:
 - A group that failed by anything but the world (a refused key, a prompt that does not fit, a bug) ends the run at once.
 - A validation's attempts that stayed system errors are left out, one by one, and what the others got is written down
   (`groups.VALIDATIONS`): verl's own rate leaves out the whole task of such an attempt.
-- When no attempt has ended for `stall_seconds`, of an update or of a validation, the run ends with `WorldFailure`.
+- When no attempt has ended for `stall_seconds`, of an update or of a validation, the run ends with `WorldFailure`; when
+  a process that makes attempts has died, of which verl hears nothing, within seconds.
 
 How an attempt becomes a failure is `agent_loop`'s; how a batch is trained on is verl's.
 """
@@ -47,19 +48,53 @@ from tbexp.training.groups import (
 log = logging.getLogger(__name__)
 
 
+# verl's episode workers and the servers that they ask: ours for CPUs, verl's around vLLM.
+MAKE_ATTEMPTS = ("AgentLoopWorker", "Server", "vLLM")
+LOOK_SECONDS = 5.0  # between two looks at them
+
+
 class Stall:
     """Ends a wait in which nothing happens: a worker that died takes its attempts with it."""
 
     def __init__(self, seconds: float):
         self._seconds, self._since = seconds, time.monotonic()
+        self._looked = self._since
         self._seen: tuple[Any, ...] = ()
 
     def look(self, *ended: Any) -> None:
         """ended: differs from the last look's when something has happened. Raises WorldFailure."""
+        now = time.monotonic()
         if ended != self._seen:
-            self._seen, self._since = ended, time.monotonic()
-        elif time.monotonic() - self._since > self._seconds:
+            self._seen, self._since = ended, now
+        elif now - self._since > self._seconds:
             raise WorldFailure(f"no attempt has ended for {self._seconds:.0f} s")
+        elif now - max(self._since, self._looked) > LOOK_SECONDS:
+            self._looked = now
+            if dead := dead_workers():
+                raise WorldFailure(f"processes that make attempts have ended: {'; '.join(dead)}")
+
+
+def dead_workers() -> list[str]:
+    """Which of this training's Ray processes that make attempts have died without being told to, and why."""
+    try:
+        import ray
+        from ray._private import state
+        from ray.core.generated.common_pb2 import ActorDiedErrorContext as Died
+
+        job, actors = ray.get_runtime_context().get_job_id(), state.actors()
+    except Exception as error:  # another Ray keeps them elsewhere, or does not answer: the stall ends it then
+        log.warning("which processes of Ray have died is not known: %s", error)
+        return []
+    found = []
+    for actor in actors.values():
+        name, cause = actor["ActorClassName"], actor["DeathCause"]
+        if actor["JobID"] != job or actor["State"] != "DEAD" or not name.startswith(MAKE_ATTEMPTS):
+            continue
+        if cause.HasField("oom_context"):
+            found.append(f"{name} by Ray, since the machine's memory was full")
+        elif cause.actor_died_error_context.reason in (Died.WORKER_DIED, Died.NODE_DIED):
+            found.append(f"{name} (killed, or its node was lost)")
+    return found
 
 
 class RefillingSampler(ReplayBuffer):  # type: ignore[misc]

@@ -370,7 +370,7 @@ def run_verl(
     if outcome["status"] != "done":
         with log_file.open("rb") as output:
             output.seek(log_start)
-            why = device_failures.reason(output.read().decode("utf-8", "replace"))
+            why = device_failures.reason(f"{output.read().decode('utf-8', 'replace')}\n{outcome['message']}")
         if why := why or (KILLED if killed else None):
             raise WorldFailure(f"{why}\nverl's log: {log_file}")
         raise RuntimeError(f"verl failed: {outcome['message']}\nits log: {log_file}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -194,6 +195,32 @@ def test_a_run_whose_every_group_fails_ends_by_saying_so(root: Path, monkeypatch
     assert len(tries) == 8 * 8 * 4  # groups, attempts, tries
     assert [row["step"] for row in rows(lone)] == [0] and not (lone / "handed").exists()  # nothing was trained on
     assert left(lone / "train") == []
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("victim", ["AgentLoopWorker", "Server"])
+def test_a_process_that_makes_attempts_is_missed_within_seconds(
+    victim: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = root / victim
+    place.mkdir()
+    (place / "model").symlink_to(root / "model")
+    killed: list[int] = []
+
+    def kill(done: int, total: int, what: str) -> None:
+        if done < 1 or killed:
+            return
+        for pid in processes.marked(temp_of(place / "train").name.removeprefix(processes.NAME)):
+            with contextlib.suppress(OSError):
+                if f"ray::{victim}" in Path(f"/proc/{pid}/cmdline").read_text():
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
+
+    begun = time.monotonic()
+    with pytest.raises(WorldFailure, match=rf"{victim}|process of the training was killed"):
+        start(place, steps=200, uids=["mixed-a"], progress=kill)
+    assert killed and time.monotonic() - begun < 600  # and not after `stall_seconds`
+    assert left(place / "train") == []
 
 
 @pytest.mark.train
