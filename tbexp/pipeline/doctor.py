@@ -29,6 +29,7 @@ from tbexp.config.here import FLASH_ATTENTION, FLASH_ATTENTION_FIX, needs_flash_
 from tbexp.config.schema import Config, SandboxConfig, Topology
 from tbexp.errors import WorldError
 from tbexp.grading import open_grader
+from tbexp.policy.memory import memory
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -206,17 +207,6 @@ def look_around() -> Machine:
         torch_error=error,
         flash_attention=importlib.util.find_spec(FLASH_ATTENTION) is not None,
     )
-
-
-def memory() -> int:
-    """Bytes that this process may use: the machine's, or its control group's if that has fewer."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            total = min(total, int(Path(file).read_text()))
-        except (OSError, ValueError):  # none, or "max"
-            continue
-    return total
 
 
 def driver() -> str | None:

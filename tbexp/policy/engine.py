@@ -33,9 +33,10 @@ from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer
 
 from tbexp.config.schema import Sampling
 from tbexp.errors import UserError
+from tbexp.policy.memory import memory, slots_that_fit
 from tbexp.policy.policy import Finish
 from tbexp.policy.sampling import Draw, draw_tokens
-from tbexp.policy.slots import ATTENTION, Slots, Step, attend
+from tbexp.policy.slots import ATTENTION, Slots, Step, attend, bytes_of_slot
 from tbexp.policy.tokens import Generated
 
 log = logging.getLogger(__name__)
@@ -312,7 +313,9 @@ def load_engine(
     device: str = "cpu",
     dtype: str | None = None,
 ) -> TransformersEngine:
-    """The engine of a Hugging Face folder. dtype None: float64 for small models on a CPU, else as the folder has it."""
+    """The engine of a Hugging Face folder. On a CPU there are no more slots than its memory holds. dtype None: float64
+    for small models on a CPU, else as the folder has it.
+    """
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype) if dtype else "auto")
     if dtype is None and device == "cpu" and model.num_parameters() <= _SMALL:
         model = model.double()
@@ -320,13 +323,11 @@ def load_engine(
     eos = {AutoTokenizer.from_pretrained(folder).eos_token_id, *(own if isinstance(own, list) else [own])} - {None}
     if not eos:
         raise UserError(f"{folder}: neither tokenizer nor generation_config.json names a token that ends a completion")
-    return TransformersEngine(
-        model.to(device),
-        eos=eos,
-        slots=slots,
-        max_context=max_context or int(model.config.get_text_config().max_position_embeddings),
-        threads=threads,
-    )
+    length = max_context or int(model.config.get_text_config().max_position_embeddings)
+    if device == "cpu" and (fit := slots_that_fit(slots, bytes_of_slot(model, length), memory())) < slots:
+        log.info("%d conversations of %d tokens at once instead of %d: so many fit into memory", fit, length, slots)
+        slots = fit
+    return TransformersEngine(model.to(device), eos=eos, slots=slots, max_context=length, threads=threads)
 
 
 def _common(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> int:

@@ -20,6 +20,19 @@ _GROWTH = 128  # slots are this many tokens long, or a power of two times as man
 _WORTH_COPYING = 16  # tokens
 
 
+def dimensions(model: Any) -> tuple[int, int, int]:
+    """Layers, heads of keys and values, and the width of one."""
+    config = model.config.get_text_config()
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return config.num_hidden_layers, config.num_key_value_heads, width
+
+
+def bytes_of_slot(model: Any, length: int) -> int:
+    """Of a slot that holds so many tokens."""
+    layers, heads, width = dimensions(model)
+    return int(layers * 2 * heads * width * length * model.dtype.itemsize)
+
+
 class Slots:
     """The cache. `tokens[slot, :length[slot]]` are the tokens that a slot holds.
 
@@ -27,12 +40,10 @@ class Slots:
     """
 
     def __init__(self, model: Any, count: int, max_length: int):
-        config = model.config.get_text_config()
-        self.heads = config.num_key_value_heads
-        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        layers, self.heads, width = dimensions(model)
         self.count, self.max_length = count, max_length
         capacity = min(_GROWTH, max_length)
-        shape = (config.num_hidden_layers, 2, count, self.heads, capacity, width)
+        shape = (layers, 2, count, self.heads, capacity, width)
         self.store = torch.zeros(shape, dtype=model.dtype, device=model.device)
         self.tokens: NDArray[np.int64] = np.zeros((count, capacity), np.int64)
         self.length: NDArray[np.int64] = np.zeros(count, np.int64)

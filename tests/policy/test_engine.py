@@ -280,7 +280,7 @@ def _array(ids: list[int]) -> Any:
     return np.array(ids, np.int64)
 
 
-def test_a_folder_is_loaded_in_float64_when_it_is_small(tmp_path: Path) -> None:
+def save_model(folder: Path) -> None:
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from transformers import PreTrainedTokenizerFast
@@ -288,7 +288,31 @@ def test_a_folder_is_loaded_in_float64_when_it_is_small(tmp_path: Path) -> None:
     words = {f"w{i}": i for i in range(VOCABULARY)}
     PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(WordLevel(words, unk_token="w0")), eos_token="w1"
-    ).save_pretrained(tmp_path)
-    tiny_model().float().save_pretrained(tmp_path)
+    ).save_pretrained(folder)
+    tiny_model().float().save_pretrained(folder)
+
+
+def test_a_folder_is_loaded_in_float64_when_it_is_small(tmp_path: Path) -> None:
+    save_model(tmp_path)
     use = load_engine(tmp_path, slots=2)
     assert use.model.dtype == torch.float64 and EOS in use.eos and use.max_context == 512
+
+
+def test_there_are_no_more_slots_than_memory_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tbexp.policy import engine as module
+    from tbexp.policy.memory import CACHE_SHARE, slots_that_fit
+    from tbexp.policy.slots import bytes_of_slot
+
+    use = engine(slots=3)
+    use._slots.reserve(256)
+    assert bytes_of_slot(use.model, 256) == use._slots.store.nbytes / 3
+    assert slots_that_fit(64, 100, int(1000 / CACHE_SHARE) + 1) == 10
+    assert slots_that_fit(4, 100, 10**9) == 4 and slots_that_fit(4, 100, 1) == 1
+    save_model(tmp_path)
+    monkeypatch.setattr(module, "memory", lambda: int(2.5 * bytes_of_slot(use.model, 128) / CACHE_SHARE))
+    small = load_engine(tmp_path, slots=8, max_context=128)
+    assert small._slots.count == 2
+    asked = [{"ids": prompt(n, 10 + n), "seed": n} for n in range(5)]  # more than there are slots: they wait
+    large = load_engine(tmp_path, slots=2, max_context=128)
+    large._slots = type(large._slots)(large.model, 8, 128)
+    assert [made.token_ids for made in run(small, *asked)] == [made.token_ids for made in run(large, *asked)]
