@@ -24,6 +24,11 @@ REASONS = (
         "the machine's memory was full, and Ray ended processes of the training: end what else uses it",
     ),
     (
+        "killed due to the node running low on memory",
+        "the machine's memory was full, and Ray ended a process of the training: lower topology.micro_batch_tokens or "
+        "policy.concurrency, or end what else uses it",
+    ),
+    (
         "because its worker process has died",
         "a process of the training was killed, as the system does when memory is full, or crashed",
     ),
