@@ -293,10 +293,10 @@ def no_base(config: Config) -> list[Problem]:
         return []
     if config.model.kind != "warmed" or config.model.path is not None:  # of a path `check_here` tells
         return []
-    from tbexp.samples.bases import base_key
+    from tbexp.samples.warmed import smollm2_file
 
     try:
-        base_key(config.model)
+        smollm2_file()
     except UserError as error:
         return list(error.problems)
     return []

@@ -28,7 +28,6 @@ from tbexp.serving.recordings import Recording, read_recordings, read_tools
 
 VERL_PARSERS = {"qwen3_xml": "qwen3_coder", "hermes": "hermes"}
 SHOWN = 10  # differences in the report of each reader; the file has all
-NOTHING_FORCED = "the server reproduced none"
 Readings = list[tuple[Recording, dict[str, Any], list[str]]]  # an output, another's reading, and what it reads
 
 
@@ -58,6 +57,7 @@ def parity(config: Config, *, run_dir: Path) -> None:
         table: list[Agreement] = []
         differences: list[Difference] = []
         notes: list[str] = []
+        reproduced = True
         for reader in wanted.readers:
             version, found = read_by(reader, config, recordings)
             write_readings(folder / f"{reader}.jsonl", found)
@@ -66,6 +66,7 @@ def parity(config: Config, *, run_dir: Path) -> None:
             differences += more
             if reader == "server":
                 notes += produced_here(found)
+                reproduced = any(each.made.startswith("forced") for each, _, _ in found)
         write_findings(folder, table, differences, recordings, notes)
         columns = ["model", "format", "reader", "outputs", "agree", "differ", "not compared"]
         progress.table(f"parity of {len(recordings)} outputs", columns, [cells(row) for row in table])
@@ -73,7 +74,7 @@ def parity(config: Config, *, run_dir: Path) -> None:
             progress.say(note)
         progress.say(f"report: {os.path.relpath(folder / 'report.md')}")
     refuse(table, wanted.max_mismatch, folder)
-    if any(note.startswith(NOTHING_FORCED) for note in notes):
+    if not reproduced:
         raise WorldFailure(
             f"{notes[0]}: its reading of these recordings is not known; it may ignore structured_outputs"
         )
@@ -155,7 +156,7 @@ def produced_here(found: Readings) -> list[str]:
     if not forced + live:
         return []
     if not forced:
-        return [f"{NOTHING_FORCED} of {live} outputs as they were recorded, and was compared on others (live)"]
+        return [f"the server reproduced none of {live} outputs as they were recorded, and was compared on others"]
     note = f"the server reproduced {forced} of {forced + live} outputs as they were recorded (forced)"
     return [
         f"{note}; in place of the other {live} it wrote something else, which was compared (live)" if live else note
