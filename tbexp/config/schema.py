@@ -154,7 +154,8 @@ class Topology(Group):
     dtype: Literal["float32", "bfloat16"] = "float32"
     # of the trainer on cuda: flash_attention_2 needs the package flash-attn, and is needed for sequence_parallel > 1
     attention: Literal["flash_attention_2", "sdpa"] = "flash_attention_2"
-    micro_batch_tokens: AtLeastOne | None = None  # per device and pass of the trainer; null: one whole conversation
+    # per device and pass of the trainer; null: one whole conversation, on cpu as many as 8 GiB of activations hold
+    micro_batch_tokens: AtLeastOne | None = None
     offload: bool = False  # parameters and optimiser state to host memory while they are not used
     threads: AtLeastOne = 1  # torch threads per process, CPU only
     # A training on this machine forks its processes from one that has imported torch, and a sweep's trainings share it

@@ -24,6 +24,7 @@ OF = (  # what the estimates are made of
     *("model.max_context", "model.path", "model.shape"),
 )
 CONTEXT_BYTES = 1.5 * GIB  # CUDA context and NCCL of one process; assumed
+CPU_PASS_BYTES = 8 * GIB  # of one pass of the trainer on a CPU, where nothing is computed twice to save memory
 FSDP_SIZE = "actor_rollout_ref.actor.fsdp_config.fsdp_size"
 CHUNK = 512  # tokens whose logits are in memory at once: verl 0.9.1, utils/experimental/torch_functional.py
 # NVIDIA H100 SXM data sheet: dense bfloat16, memory bandwidth. The shares of them that are reached are assumed.
@@ -144,6 +145,19 @@ def tokens_per_gpu(config: Config) -> int:
     """Of one pass of the trainer."""
     whole = math.ceil(config.model.max_context / config.topology.sequence_parallel)
     return config.topology.micro_batch_tokens or whole
+
+
+def cpu_tokens_per_pass(config: Config, shape: Shape | None) -> float:
+    """Of one pass of the trainer on a CPU: topology.micro_batch_tokens, else as many as `CPU_PASS_BYTES` holds.
+
+    Bytes of a token, in float32: 68 x hidden at each layer (Korthikanti et al. 2022, equation 2, twice its half
+    precision, attention scores never stored), and five copies of its logits. Without a shape: unlimited.
+    """
+    if config.topology.micro_batch_tokens is not None:
+        return float(config.topology.micro_batch_tokens)
+    if shape is None:
+        return math.inf
+    return CPU_PASS_BYTES / (68.0 * shape.hidden * shape.layers + 5.0 * 4 * shape.vocabulary)
 
 
 def trainer_memory(config: Config, shape: Shape) -> dict[str, float]:

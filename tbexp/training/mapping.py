@@ -18,9 +18,11 @@ from typing import Any
 from tbexp.config.nearest import did_you_mean, mended
 from tbexp.config.schema import Config
 from tbexp.errors import Problem, UserError
+from tbexp.training import estimates
 from tbexp.training.failures import FAILURES
 
 FEW = 4  # keys with one last part, of which two are worth a suggestion
+CPU_ROWS = 16  # most conversations of one pass on a CPU
 RAY_ENVIRONMENT_CPUS = 4  # TransferQueue's two actors, and one each for tasks and the agent loop to be placed
 
 
@@ -156,19 +158,20 @@ def settings(config: Config, *, model_folder: Path, folder: Path) -> dict[str, A
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": config.topology.nodes,
     }
     if cpu:
+        at_once = cpu_rows(config, model_folder)
         values |= {
             "actor_rollout_ref.model.external_lib": ["tbexp.training.rollout_cpu", "tbexp.training.trainer_cpu"],
             "actor_rollout_ref.model.override_config.attn_implementation": "tbexp_right_padded",  # of trainer_cpu
             f"{actor}.use_torch_compile": False,
             f"{actor}.use_dynamic_bsz": False,
             f"{actor}.ppo_micro_batch_size_per_gpu": micro_batch(
-                groups * size // (ranks * config.training.mini_batches)
+                groups * size // (ranks * config.training.mini_batches), at_once
             ),
             f"{actor}.fsdp_config.use_torch_compile": False,
             f"{actor}.fsdp_config.mixed_precision.param_dtype": "fp32",
             f"{rollout}.name": "transformers",
             f"{rollout}.max_num_seqs": max(config.policy.concurrency, groups * size),
-            f"{rollout}.log_prob_micro_batch_size_per_gpu": micro_batch(groups * size // ranks),
+            f"{rollout}.log_prob_micro_batch_size_per_gpu": micro_batch(groups * size // ranks, at_once),
             "ray_kwargs.ray_init.num_cpus": ray_cpus(config),
             "ray_kwargs.ray_init.num_gpus": ranks,  # logical
         }
@@ -193,7 +196,14 @@ def settings(config: Config, *, model_folder: Path, folder: Path) -> dict[str, A
     return values
 
 
-def micro_batch(rows: int, limit: int = 16) -> int:
+def cpu_rows(config: Config, model_folder: Path) -> int:
+    """Conversations of model.max_context tokens that one pass of the trainer takes on a CPU, one at least."""
+    shape = estimates.of_folder(model_folder) or estimates.shape_of(config)
+    tokens = estimates.cpu_tokens_per_pass(config, shape)
+    return max(1, math.floor(min(CPU_ROWS, tokens / config.model.max_context)))
+
+
+def micro_batch(rows: int, limit: int) -> int:
     """The largest divisor of `rows` up to `limit`: padding is to the longest row of a micro batch."""
     return max(d for d in range(1, min(rows, limit) + 1) if rows % d == 0)
 

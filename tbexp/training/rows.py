@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,10 @@ LEAST_CORRELATION = (
 )
 
 WATCHED = ("loss", "grad_norm")  # how the names of those figures of verl end that have to be finite
+
+# verl draws them with replacement from a task's attempts in the order in which these ended: other figures from run to
+# run, and not pass@k, which `evaluate` tells.
+BOOTSTRAPPED = re.compile(r"val-(core|aux)/.*/(best|worst|maj)@\d+/")
 
 OURS = {
     "train/entropy_of_samples": "train/entropy",  # verl's own, if it is computed, replaces it
@@ -49,10 +54,13 @@ OURS = {
 
 
 def named(data: Mapping[str, Any]) -> dict[str, float]:
-    """verl's figures of one step under our names and its own; what is no finite number is left out."""
+    """verl's figures of one step under our names and its own; what is no finite number, or differs from run to run
+    (`BOOTSTRAPPED`), is left out."""
     row: dict[str, float] = {}
     for key, value in data.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            continue
+        if BOOTSTRAPPED.match(key):
             continue
         row[key.replace("@", "_at_")] = float(value)
         if key in OURS:

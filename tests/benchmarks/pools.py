@@ -4,8 +4,8 @@
 
 Rows accumulate in the file rows.jsonl of --out, one per run, known by experiment, pool, seed and updates: a run that
 was measured again replaces its row, the latest one counts. Table and figure are drawn from all rows there are, so that
-seeds can be added later and elsewhere. Runs that differ in anything else than pool and seed are refused; of the code
-that made them no row knows anything. The committed rows are in docs/selected_vs_random.
+seeds can be added later and elsewhere. Runs that differ in anything else than pool and seed are refused; the commits of
+the code that made them are told. The committed rows are in docs/selected_vs_random.
 
 Intervals are 95%. Of a pool's figures: bootstrap over held-out tasks, a task's seeds kept together (other tasks). Of
 differences between pools: Student's t over the seeds' paired differences (other draws of everything but the tasks).
@@ -88,6 +88,7 @@ def rows_of(uri: str, experiment: str, steps: int) -> list[dict[str, Any]]:
                 "seconds_per_update": float(np.median(history["seconds/step"])),
                 "parts": {name: float(np.median(history[name])) for name in PARTS if history[name]},
                 "chosen": _chosen(client, run.info.run_id),
+                "commit": _commit(client, run.info.run_id),
                 **_held_out(client, run.info.run_id),
             }
         )
@@ -101,22 +102,33 @@ def _history(client: Any, run_id: str, name: str) -> list[float]:
     return [by_step[step] for step in sorted(by_step)]
 
 
-def _chosen(client: Any, run_id: str) -> int | None:
-    """The update whose weights were evaluated."""
-    if not any(file.path == "train/result.json" for file in client.list_artifacts(run_id, "train")):
+def _artifact(client: Any, run_id: str, path: str) -> str | None:
+    """Its text; None where the run has none."""
+    if not any(file.path == path for file in client.list_artifacts(run_id, path.rpartition("/")[0] or None)):
         return None
     with tempfile.TemporaryDirectory() as scratch:
-        file = Path(client.download_artifacts(run_id, "train/result.json", scratch))
-        return int(json.loads(file.read_text(encoding="utf-8"))["chosen_step"])
+        return Path(client.download_artifacts(run_id, path, scratch)).read_text(encoding="utf-8")
+
+
+def _chosen(client: Any, run_id: str) -> int | None:
+    """The update whose weights were evaluated."""
+    result = _artifact(client, run_id, "train/result.json")
+    return None if result is None else int(json.loads(result)["chosen_step"])
+
+
+def _commit(client: Any, run_id: str) -> str | None:
+    """Of the checkout that wrote the run's manifest last, `+` behind it if it was changed; None outside a checkout."""
+    manifest = _artifact(client, run_id, "manifest.json")
+    found: str | None = None if manifest is None else json.loads(manifest)["commit"]
+    return found and found[:7] + found[40:]
 
 
 def _held_out(client: Any, run_id: str) -> dict[str, Any]:
     """Counts of each task, by policy; nothing for an evaluation that did not finish."""
-    if not any(file.path == "evaluate/tasks.jsonl" for file in client.list_artifacts(run_id, "evaluate")):
+    text = _artifact(client, run_id, "evaluate/tasks.jsonl")
+    if text is None:
         return {}
-    with tempfile.TemporaryDirectory() as scratch:
-        file = Path(client.download_artifacts(run_id, "evaluate/tasks.jsonl", scratch))
-        tasks = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    tasks = [json.loads(line) for line in text.splitlines()]
     each = {task["uid"]: task["policies"] for task in tasks}
     policies = {policy for counts in each.values() for policy in counts}
     return {
@@ -242,6 +254,8 @@ def thirds(rows: list[dict[str, Any]]) -> str:
 
 CELLS = (
     ("seeds (with a whole evaluation)", lambda rows: f"{len(rows)} ({len(finished(rows))})"),
+    ("code", lambda rows: ", ".join(
+        f"{n} x {commit}" for commit, n in sorted(Counter(row.get("commit") or "not known" for row in rows).items()))),
     ("tasks in the pool, trained on", lambda rows: ", ".join(
         mean([row["tasks"][k] for row in rows], "{:.0f}") for k in ("pool", "train"))),
     ("mixed groups", lambda rows: mean([100 * row["mixed_group_rate"] for row in rows], "{:.1f}%")),

@@ -143,6 +143,38 @@ def test_whatever_verl_takes_is_passed_through_last() -> None:
     assert made.trainer.nnodes == 7
 
 
+@pytest.mark.parametrize(
+    ("vocabulary", "hidden", "context", "tokens", "rows"),
+    [
+        (1_200, 128, 1024, None, 16),  # the tiny policy
+        (49_152, 576, 2048, None, 1),  # SmolLM2 with 135 million parameters: 2.2 MB of activations a token
+        (49_152, 576, 512, None, 4),  # 7.5 fit; 32 rows are divided evenly
+        (49_152, 576, 2048, 4096, 2),
+        (49_152, 576, 2048, 100, 1),
+        (1_200, 128, 1024, 131_072, 16),
+    ],
+)
+def test_a_pass_on_a_cpu_takes_as_many_conversations_as_its_activations_have_room_for(
+    vocabulary: int, hidden: int, context: int, tokens: int | None, rows: int
+) -> None:
+    shape = {"parameters_billion": 0.1, "layers": 30, "attention_layers": 30, "hidden": hidden, "intermediate": 1536}
+    shape |= {"heads": 9, "kv_heads": 3, "head_dim": 64, "vocabulary": vocabulary}
+    made = composed(
+        model={"max_context": context, "shape": shape},
+        topology={"micro_batch_tokens": tokens},
+        group={"size": 8, "groups_per_update": 4},
+        policy={"sampling": {"max_tokens": 64}},
+    )
+    assert made.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu == rows
+    assert made.actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu == rows
+
+
+def test_another_topology_takes_nothing_of_the_one_that_the_small_experiment_names() -> None:
+    from toy_config import composed_config
+
+    assert composed_config(["experiment=smollm2", "topology=laptop"]).topology == composed_config([]).topology
+
+
 def test_all_unknown_keys_are_told_at_once_with_the_nearest() -> None:
     verl = {
         "actor_rollout_ref.actor.entropy_coef": 0.1,

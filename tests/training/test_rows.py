@@ -124,6 +124,25 @@ def test_verls_figures_keep_their_names_and_get_ours() -> None:
     }
 
 
+@pytest.mark.train
+def test_a_validation_s_figures_are_the_same_in_whatever_order_its_attempts_ended() -> None:
+    from verl.trainer.ppo.metric_utils import process_validation_metrics
+
+    def row(rewards: list[float]) -> dict[str, float]:
+        made = process_validation_metrics(["tasks"] * 4, ["a"] * 4, {"reward": rewards, "acc": rewards})
+        return {
+            f"val-core/{source}/{variable}/{name}": float(value)
+            for source, of_variables in made.items()
+            for variable, figures in of_variables.items()
+            for name, value in figures.items()
+        }
+
+    one, other = row([1.0, 0.0, 0.0, 0.0]), row([0.0, 0.0, 0.0, 1.0])
+    assert one != other  # drawn anew from another order
+    assert named(one) == pytest.approx(named(other), rel=1e-12)
+    assert named(one)["val-core/tasks/reward/mean_at_4"] == 0.25
+
+
 def test_the_entropy_that_verl_computed_is_preferred_to_that_of_the_samples() -> None:
     assert named({"train/entropy_of_samples": 1.0})["train/entropy"] == 1.0
     for order in (["actor/entropy", "train/entropy_of_samples"], ["train/entropy_of_samples", "actor/entropy"]):
