@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from tbexp import disk
 from tbexp.errors import (
     DEFECT,
     DONE,
@@ -495,9 +496,11 @@ def out_of_space(error: BaseException) -> Problem | None:
     """What to tell when the disk is full or has become read-only, wherever that was noticed."""
     seen: BaseException | None = error
     while seen is not None:
-        if isinstance(seen, OSError) and seen.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-            fix = "make room; the same command goes on from here"
+        fix = "make room; the same command goes on from here"
+        if isinstance(seen, OSError) and seen.errno in (*disk.CODES, errno.EROFS):
             return Problem(f"cannot be written: {seen.strerror}", str(seen.filename or "outputs"), fix)
+        if disk.says_full(str(seen)):
+            return Problem(f"cannot be written: {os.strerror(errno.ENOSPC)}", "outputs", fix)
         seen = seen.__cause__ or seen.__context__
     return None
 

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
+from tbexp.disk import CODES
+
 _LEFT = (errno.EPIPE, errno.EIO)  # of a pipe, of a terminal
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Watched:
@@ -67,7 +68,7 @@ def watched() -> Iterator[None]:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, which is this one
     before = sys.stdout, sys.stderr
     out, err = (stream or os.fdopen(number, "w", closefd=False) for number, stream in zip((1, 2), before, strict=True))
-    ours = Watched(out), Watched(err, _LEFT + _FULL)
+    ours = Watched(out), Watched(err, _LEFT + CODES)
     sys.stdout, sys.stderr = ours
     try:
         yield

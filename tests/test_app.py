@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -373,6 +374,43 @@ def test_a_full_disk_is_one_message_wherever_it_is_noticed(code: int, capsys: py
     ended = app.ending(work)
     assert ended.code == 2
     assert "outputs/x: cannot be written" in capsys.readouterr().err
+
+
+def write_rows() -> None:
+    import sqlite3
+
+    database = sqlite3.connect(":memory:")
+    database.execute("PRAGMA max_page_count = 2")
+    database.execute("CREATE TABLE rows (x)")
+    database.execute("INSERT INTO rows VALUES (zeroblob(100000))")
+
+
+def save_weights() -> None:
+    import torch
+
+    with Path("/dev/full").open("wb") as file:
+        torch.save({"weights": torch.zeros(200_000)}, file)
+
+
+def save_weights_by_name() -> None:
+    import torch
+
+    torch.save({"weights": torch.zeros(200_000)}, "/dev/full")
+
+
+@pytest.mark.parametrize(
+    "write",
+    [write_rows, *(pytest.param(each, marks=pytest.mark.train) for each in (save_weights, save_weights_by_name))],
+)
+def test_a_full_disk_is_told_whatever_a_library_calls_it(
+    write: Callable[[], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work() -> int:
+        write()
+        return 0
+
+    assert app.ending(work).code == 2
+    assert "cannot be written: No space left on device" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

@@ -40,13 +40,20 @@ KEPT = 256  # of 50 kB
 
 @contextmanager
 def opened(conf: Path, overrides: Sequence[str] = ()) -> Iterator[Composer]:
-    """Hydra, ready to compose from `conf` and the folders that `overrides` add; one at a time in a process."""
+    """Hydra, ready to compose from `conf` and the folders that `overrides` add. Hydra is one for the process: within
+    another one of these this is the one, and after it the other again.
+    """
     register(conf)
-    with initialize_config_dir(str(conf), job_name="tbexp", version_base="1.3"):
-        searched = [line for line in overrides if line.lstrip("+").startswith("hydra.searchpath=")]
-        loader = GlobalHydra.instance().config_loader()
-        assert isinstance(loader, ConfigLoaderImpl)
-        yield Composer(loader, conf, searched)
+    hydra = GlobalHydra.instance()
+    outer, hydra.hydra = hydra.hydra, None
+    try:
+        with initialize_config_dir(str(conf), job_name="tbexp", version_base="1.3"):
+            searched = [line for line in overrides if line.lstrip("+").startswith("hydra.searchpath=")]
+            loader = GlobalHydra.instance().config_loader()
+            assert isinstance(loader, ConfigLoaderImpl)
+            yield Composer(loader, conf, searched)
+    finally:
+        GlobalHydra.instance().hydra = outer
 
 
 def register(conf: Path) -> None:

@@ -29,7 +29,7 @@ def check_here(config: Config, run_dir: Path) -> list[Problem]:
     """Everything that is missing."""
     if set(config.stages) <= LOOKING:
         return []
-    return [*files(config), *environment(config), *packages(config), *writable(config, run_dir)]
+    return [*files(config), *environment(config), *packages(config), *machines(config), *writable(config, run_dir)]
 
 
 def files(config: Config) -> Iterator[Problem]:
@@ -77,6 +77,14 @@ def files(config: Config) -> Iterator[Problem]:
             read_secrets(Path(secrets))
         except UserError as error:
             yield from error.problems
+
+
+def machines(config: Config) -> Iterator[Problem]:
+    """More than this one."""
+    trains = "train" in config.stages and config.policy.kind == "local"
+    if trains and config.topology.nodes > 1 and config.launcher.kind == "local":
+        what = f"{config.topology.nodes} nodes, and launcher=local trains on this machine alone"
+        yield Problem(what, "topology.nodes", "launcher=slurm, or topology.nodes=1")
 
 
 def inputs_absent(config: Config) -> bool:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.requirements import Requirement
 
 import tbexp
+from tbexp.config.compose import opened, plain
 from tbexp.config.folders import conf_folder
 from tbexp.config.here import FLASH_ATTENTION, FLASH_ATTENTION_FIX, needs_flash_attention
 from tbexp.config.schema import Config, SandboxConfig, Topology
@@ -258,10 +259,9 @@ def lacking(topology: Topology, found: Sequence[Package], machine: Machine, *, s
 
 def topologies() -> dict[str, Topology]:
     """Every topology of conf/."""
-    import yaml
-
-    files = sorted((conf_folder() / "topology").glob("*.yaml"))
-    return {file.stem: Topology.model_validate(yaml.safe_load(file.read_text(encoding="utf-8"))) for file in files}
+    names = sorted(file.stem for file in (conf_folder() / "topology").glob("*.yaml"))
+    with opened(conf_folder()) as compose:  # a topology may stand on another one
+        return {name: Topology.model_validate(plain(compose([f"topology={name}"]))["topology"]) for name in names}
 
 
 async def checks(config: SandboxConfig) -> str:

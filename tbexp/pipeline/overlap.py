@@ -19,13 +19,15 @@ FILE = "overlap.json"
 def audit(run: Context) -> dict[str, Any] | None:
     """Writes the audit of the pool that stands in the run's folder; None where there is nothing to compare.
 
-    A pool of rows made elsewhere is compared as far as its tasks are among the candidates.
+    A pool of rows made elsewhere is compared as far as its tasks are among the candidates, or are held-out ones.
     """
     file = run.run_dir / "select" / "pool.yaml"
     if not file.exists() or not run.held_out:
         return None
     wanted = uids_in(file)
     pool = [task for task in run.candidates if task.uid in wanted]
+    known = {task.uid for task in pool}
+    pool += [task for task in run.held_out if task.uid in wanted - known]
     if not pool:
         log.info("no audit of overlap: none of the %d tasks in %s is among the candidates", len(wanted), file)
         return None

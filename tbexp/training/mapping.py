@@ -176,14 +176,13 @@ def settings(config: Config, *, model_folder: Path, folder: Path) -> dict[str, A
             "ray_kwargs.ray_init.num_gpus": ranks,  # logical
         }
     else:
-        whole = math.ceil(config.model.max_context / config.topology.sequence_parallel)
         values |= {
             "actor_rollout_ref.model.external_lib": ["tbexp.training.upstream"],
             "actor_rollout_ref.model.override_config.attn_implementation": config.topology.attention,
             "actor_rollout_ref.model.use_fused_kernels": True,  # the logits of a large vocabulary are never in memory
             "actor_rollout_ref.model.fused_kernel_options.impl_backend": "torch",
             f"{actor}.use_dynamic_bsz": True,
-            f"{actor}.ppo_max_token_len_per_gpu": config.topology.micro_batch_tokens or whole,
+            f"{actor}.ppo_max_token_len_per_gpu": estimates.tokens_per_gpu(config),
             f"{rollout}.name": "vllm",
             f"{rollout}.enforce_eager": config.topology.cuda_graphs == "none",
             # What stays on the GPU beside the trainer's state need not be given back and taken again at each update;

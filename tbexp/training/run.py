@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from tbexp import disk
 from tbexp.config.schema import Config
 from tbexp.config.whole import write_whole
 from tbexp.errors import Problem, Stopped, UserError, WorldFailure
@@ -370,7 +371,10 @@ def run_verl(
     if outcome["status"] != "done":
         with log_file.open("rb") as output:
             output.seek(log_start)
-            why = device_failures.reason(f"{output.read().decode('utf-8', 'replace')}\n{outcome['message']}")
+            said = f"{output.read().decode('utf-8', 'replace')}\n{outcome['message']}"
+        if disk.says_full(said) or disk.is_full(log_file.parent):
+            raise disk.full(log_file.parent.parent)
+        why = device_failures.reason(said)
         if why := why or (KILLED if killed else None):
             raise WorldFailure(f"{why}\nverl's log: {log_file}")
         raise RuntimeError(f"verl failed: {outcome['message']}\nits log: {log_file}")

@@ -19,6 +19,7 @@ import json
 import os
 import tempfile
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,16 @@ PARTS = (
 )
 SAME = ("buckets.", "evaluation.", "group.", "model.", "optimizer.", "probe.", "training.", "user.")
 FREE = ("evaluation.bootstrap",)
+PLACE = "model.path"  # of weights that the same warm-up has taught: where they lie, not what they are
 
 
-def rows_of(uri: str, experiment: str, steps: int) -> list[dict[str, Any]]:
-    """A row for each run of the experiment that trained for so many updates."""
+def rows_of(uri: str, experiment: str, steps: int, left_out: Collection[str]) -> list[dict[str, Any]]:
+    """A row for each run of the experiment that trained for so many updates, but for those whose names are left out."""
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    file = uri.removeprefix("sqlite:///")
+    if file != uri and not Path(file).is_file():
+        raise SystemExit(f"there is no file {file}")
     from mlflow import MlflowClient
 
     client = MlflowClient(uri)
@@ -61,13 +67,18 @@ def rows_of(uri: str, experiment: str, steps: int) -> list[dict[str, Any]]:
     settings: dict[str, str] = {}
     for run in client.search_runs([found.experiment_id], max_results=1000, order_by=["attributes.start_time ASC"]):
         params = run.data.params
+        if run.info.run_name in left_out:
+            continue
         history = {name: _history(client, run.info.run_id, name) for name in (*NEEDED, *PARTS)}
         if params.get("training.steps") != str(steps) or len(history["reward_mean"]) != steps:
             continue
         others = {name: value for name, value in params.items() if name.startswith(SAME) and name not in FREE}
+        if params["model.kind"] == "warmed":
+            others.pop(PLACE, None)
         if settings and others != settings:
             differing = sorted(n for n in others.keys() | settings.keys() if others.get(n) != settings.get(n))
-            raise SystemExit(f"run {run.info.run_name} differs from the others in {', '.join(differing)}")
+            name = run.info.run_name
+            raise SystemExit(f"run {name} differs from the others in {', '.join(differing)}: --leave-out {name}")
         settings = others
         size = int(params["group.size"])
         rows.append(
@@ -143,7 +154,12 @@ def accumulate(file: Path, fresh: list[dict[str, Any]]) -> list[dict[str, Any]]:
     def key(row: dict[str, Any]) -> tuple[Any, ...]:
         return row["experiment"], row["updates"], POOLS.index(row["pool"]), row["seed"]
 
-    known = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    known = []
+    for number, line in enumerate(file.read_text().splitlines() if file.exists() else (), 1):
+        try:
+            known.append(json.loads(line))
+        except ValueError:
+            raise SystemExit(f"{file}:{number}: no JSON; remove the line, and name its run's tracker again") from None
     merged = {key(row): row for row in [*known, *fresh]}
     for name, updates in {(row["experiment"], row["updates"]) for row in fresh}:
         of = [row for row in merged.values() if (row["experiment"], row["updates"]) == (name, updates)]
@@ -335,10 +351,11 @@ def main() -> None:
     parser.add_argument("--experiment", help="its experiment, such as laptop")
     parser.add_argument("--steps", type=int, default=30, help="updates: runs with other numbers are left out (30)")
     parser.add_argument("--out", type=Path, default=FOLDER, help=f"folder of rows, table and figure ({FOLDER})")
+    parser.add_argument("--leave-out", nargs="+", default=[], metavar="RUN", help="names of runs that are not counted")
     asked = parser.parse_args()
     if asked.uri and not asked.experiment:
         parser.error("--uri needs --experiment")
-    fresh = rows_of(asked.uri, asked.experiment, asked.steps) if asked.uri else []
+    fresh = rows_of(asked.uri, asked.experiment, asked.steps, asked.leave_out) if asked.uri else []
     if asked.uri and not fresh:
         parser.error(f"no run of {asked.experiment} made {asked.steps} updates: --steps")
     if not fresh and not (asked.out / "rows.jsonl").exists():

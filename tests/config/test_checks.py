@@ -289,6 +289,7 @@ def test_the_default_config_has_no_problems() -> None:
             "sandbox.proxy.api_key_env",
         ),
         ({"store": "/dev/null/stages"}, "store"),
+        ({"topology__nodes": 2}, "topology.nodes"),
     ],
 )
 def test_what_this_machine_lacks_is_told(

@@ -24,6 +24,16 @@ def compose() -> Iterator[Composer]:
         yield composer
 
 
+def test_one_that_is_opened_within_another_leaves_it_as_it_was() -> None:
+    with opened(conf_folder()) as outer:
+        with opened(conf_folder()) as inner:
+            assert plain(inner(["topology=gpu1_small"]))["topology"]["device"] == "cuda"
+        assert plain(outer(["seed=7"]))["seed"] == 7
+        with pytest.raises(ZeroDivisionError), opened(conf_folder()):
+            raise ZeroDivisionError
+        assert plain(outer(["seed=8"]))["seed"] == 8
+
+
 def nodes(node: Any, where: str = "") -> Iterator[tuple[str, Any, Any, Any]]:
     """Of every node what decides how it can be changed: its flags and types."""
     data = node._metadata

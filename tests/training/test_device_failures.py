@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import errno
 import functools
 import sys
 from pathlib import Path
 
 import pytest
 
+from tbexp import disk
 from tbexp.errors import WorldFailure
 from tbexp.training import nonfinite, run
 from tbexp.training.device_failures import REASONS
@@ -42,6 +44,23 @@ def test_what_verl_says_of_a_device_becomes_a_failure_of_the_world_with_what_to_
     with pytest.raises(WorldFailure) as raised:
         driven(tmp_path, monkeypatch, f"lines before\n{sign} and more\nlines after\n")
     assert str(raised.value) == f"{told}\nverl's log: {tmp_path / 'verl' / 'driver.log'}"
+
+
+@pytest.mark.parametrize(
+    ("said", "room"),
+    [
+        ("OSError: [Errno 28] No space left on device: '/x'\n", True),
+        ("RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 10688 vs 10582\n", True),
+        ("", False),  # what it said had no room either
+    ],
+)
+def test_a_full_disk_is_told_as_the_system_tells_it(
+    said: str, room: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "LITTLE", 0 if room else 2**80)
+    with pytest.raises(OSError) as raised:
+        driven(tmp_path, monkeypatch, said, ending="exit 1")
+    assert (raised.value.errno, raised.value.filename) == (errno.ENOSPC, str(tmp_path))
 
 
 def test_what_an_earlier_start_said_is_no_reason_of_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

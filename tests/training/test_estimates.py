@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -109,11 +110,24 @@ def test_lora_trains_its_own_matrices_only() -> None:
         ({"offload": False, "gpu_memory_utilization": 0.6}, []),
         ({"gpu_memory_utilization": 0.2}, ["topology.rollout_tensor_parallel"]),
         ({"sequence_parallel": 5}, ["topology.sequence_parallel"]),  # of 8 heads
+        ({"micro_batch_tokens": 9_999}, ["topology.micro_batch_tokens"]),  # of 10,000 of a conversation
+        ({"micro_batch_tokens": 9_999, "gpu_memory_gib": None}, ["topology.micro_batch_tokens"]),
+        ({"micro_batch_tokens": 5_000, "sequence_parallel": 2}, []),
+        ({"micro_batch_tokens": 4_999, "sequence_parallel": 2}, ["topology.micro_batch_tokens"]),
         ({"device": "cpu", "rollout": "transformers", "gpu_memory_gib": 1.0}, []),
     ],
 )
 def test_what_does_not_fit_names_the_key_to_change(topology: dict[str, Any], where: list[str]) -> None:
     assert [problem.where for problem in estimates.problems(config(topology=topology))] == where
+
+
+def test_a_pass_that_is_too_large_names_the_setting_that_made_it_so() -> None:
+    whole = config(topology={"gpu_memory_gib": 20.0, "rollout_tensor_parallel": 5, "gpu_memory_utilization": 0.9})
+    large = whole.model_copy(update={"topology": whole.topology.model_copy(update={"micro_batch_tokens": 100_000})})
+    for made, key in ((whole, "model.max_context"), (large, "topology.micro_batch_tokens")):
+        (problem,) = estimates.problems(made)
+        assert key in problem.fix and re.search(r"about \d+\.\d GiB of a GPU that has 20 ", problem.what)
+    assert "10,000, one conversation" in next(iter(estimates.problems(large))).fix
 
 
 def test_a_model_of_unknown_shape_is_not_judged() -> None:
