@@ -57,9 +57,13 @@ def rows_of(uri: str, experiment: str, steps: int, left_out: Collection[str]) ->
     if file != uri and not Path(file).is_file():
         raise SystemExit(f"there is no file {file}")
     from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
 
     client = MlflowClient(uri)
-    found = client.get_experiment_by_name(experiment)
+    try:
+        found = client.get_experiment_by_name(experiment)
+    except MlflowException as error:
+        raise SystemExit(f"{uri} does not answer: {' '.join(str(error).split())[:300]}") from None
     if found is None:
         names = ", ".join(sorted(each.name for each in client.search_experiments()))
         raise SystemExit(f"{uri} has no experiment {experiment}; it has {names}")
