@@ -492,15 +492,18 @@ def ending(work: Callable[[], int], *, catch_interrupts: bool = True) -> Ending:
         return Ending(DEFECT, said)
 
 
+UNKNOWN = "the store or the run's folder"  # where an error has no file
+
+
 def out_of_space(error: BaseException) -> Problem | None:
     """What to tell when the disk is full or has become read-only, wherever that was noticed."""
     seen: BaseException | None = error
     while seen is not None:
         fix = "make room; the same command goes on from here"
         if isinstance(seen, OSError) and seen.errno in (*disk.CODES, errno.EROFS):
-            return Problem(f"cannot be written: {seen.strerror}", str(seen.filename or "outputs"), fix)
+            return Problem(f"cannot be written: {seen.strerror}", str(seen.filename or UNKNOWN), fix)
         if disk.says_full(str(seen)):
-            return Problem(f"cannot be written: {os.strerror(errno.ENOSPC)}", "outputs", fix)
+            return Problem(f"cannot be written: {os.strerror(errno.ENOSPC)}", UNKNOWN, fix)
         seen = seen.__cause__ or seen.__context__
     return None
 

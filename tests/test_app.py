@@ -410,7 +410,7 @@ def test_a_full_disk_is_told_whatever_a_library_calls_it(
         return 0
 
     assert app.ending(work).code == 2
-    assert "cannot be written: No space left on device" in capsys.readouterr().err
+    assert "folder: cannot be written: No space left on device" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
