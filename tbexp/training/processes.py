@@ -97,7 +97,7 @@ def marked(mark: str) -> list[int]:
         if pid == os.getpid():
             continue
         try:
-            environment = (folder / "environ").read_bytes()
+            environment = _environment(folder)
             state = (folder / "stat").read_text().rsplit(")", 1)[1].split()[0]
             title = (folder / "cmdline").read_bytes()
         except OSError:
@@ -115,6 +115,17 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def _environment(process: Path) -> bytes:
+    """As it began. One that is just being executed has neither environment nor command line: it is looked at again."""
+    for pause in (0.001, 0.002, 0.005, 0.01, 0.02, 0.0):
+        found = (process / "environ").read_bytes()
+        if found or (process / "cmdline").read_bytes():
+            break
+        (process / "exe").readlink()  # OSError of a kernel's thread and of one that has ended
+        time.sleep(pause)
+    return found
 
 
 def _writes_to(process: Path, folder: Path) -> bool:

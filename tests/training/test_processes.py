@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -185,3 +186,23 @@ def test_a_folder_that_another_training_is_removing_is_waited_for(
         processes.remove_abandoned()
         assert (folder / processes.OWNER).exists()
     assert not folder.exists()
+
+
+def test_a_process_that_is_just_being_executed_is_looked_at_again(tmp_path: Path) -> None:
+    (tmp_path / "exe").symlink_to(sys.executable)
+    for name in ("environ", "cmdline"):
+        (tmp_path / name).write_bytes(b"")
+    timer = threading.Timer(0.004, (tmp_path / "environ").write_bytes, [b"A=1\0"])
+    timer.start()
+    assert processes._environment(tmp_path) == b"A=1\0"
+    timer.join()
+
+
+def test_a_process_without_an_environment_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("waited"))
+    (tmp_path / "environ").write_bytes(b"")
+    (tmp_path / "cmdline").write_bytes(b"")
+    with pytest.raises(OSError):  # a kernel's thread has no executable
+        processes._environment(tmp_path)
+    (tmp_path / "cmdline").write_bytes(b"/bin/true\0")
+    assert processes._environment(tmp_path) == b""
