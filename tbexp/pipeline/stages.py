@@ -230,7 +230,7 @@ def training_folder(run: Context) -> tuple[Path, list[Task], list[Task]]:
 
 def train(run: Context) -> None:
     """GRPO by verl on the pool; the checkpoint that validation chooses becomes the trained policy."""
-    from tbexp.training import chosen_weights, weights_fault
+    from tbexp.training import chosen_weights, made_before, weights_fault
     from tbexp.training import train as train_with_verl
 
     config = run.config
@@ -244,7 +244,10 @@ def train(run: Context) -> None:
     pool = pool_of(run, [task.uid for task in train_tasks])
     # An update takes the longer the more groups are refilled, which changes as the policy learns; one in validate_every
     # is followed by a validation, which so many updates hold one of.
-    finished, recent = 0 if done is None else steps, max(5, config.training.validate_every)
+    finished, recent = (
+        min(steps, made_before(folder)) if done is None else steps,
+        max(5, config.training.validate_every),
+    )
     bar = run.progress.stage("train", steps, "updates", done=finished, recent=recent)
     if done is None:
         if wrong := template_problems(config):

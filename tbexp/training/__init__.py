@@ -7,7 +7,7 @@ is verl's. Importing this room imports neither verl nor torch.
 """
 
 from tbexp.training.keeping import kept
-from tbexp.training.run import TrainResult, chosen_weights, problems, train
+from tbexp.training.run import TrainResult, chosen_weights, made_before, problems, train
 from tbexp.training.weights import fault as weights_fault
 
-__all__ = ["TrainResult", "chosen_weights", "kept", "problems", "train", "weights_fault"]
+__all__ = ["TrainResult", "chosen_weights", "kept", "made_before", "problems", "train", "weights_fault"]

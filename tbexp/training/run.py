@@ -322,6 +322,13 @@ def start_driver(plan: Path, env: Mapping[str, str], output: IO[bytes]) -> subpr
     )
 
 
+def made_before(folder: Path) -> int:
+    """Updates of earlier starts that a training in this folder goes on from."""
+    made = rows.trained_steps(rows.merge(rows.fragments(folder / "verl")))
+    point, _ = checkpoints.resume_point(folder / "checkpoints", made)
+    return point.step if point else 0
+
+
 def run_verl(
     plan: Path,
     *,

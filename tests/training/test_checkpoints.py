@@ -23,7 +23,7 @@ from tbexp.training.checkpoints import (
 )
 from tbexp.training.reporter import prune
 from tbexp.training.rows import ATTEMPTS, MISSING, VALIDATION, fragment_name, validation
-from tbexp.training.run import TrainResult, train
+from tbexp.training.run import TrainResult, made_before, train
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -47,6 +47,17 @@ def test_the_newest_whole_checkpoint_with_a_metrics_row_is_gone_on_from(tmp_path
         "checkpoint of step 10 is skipped: it was not written to the end",
         "checkpoint of step 6 is skipped: its step was not recorded to the end",
     ]
+
+
+def test_what_is_told_as_made_before_is_what_a_training_goes_on_from(tmp_path: Path) -> None:
+    assert made_before(tmp_path) == 0
+    for step in (2, 4):
+        checkpoint(tmp_path / "checkpoints", step)
+    assert made_before(tmp_path) == 0  # without a row
+    file = tmp_path / "verl" / fragment_name(0, 0)
+    file.parent.mkdir()
+    file.write_text("".join(json.dumps({"step": n, "data": {"timing_s/step": 1.0}}) + "\n" for n in (1, 2, 3)))
+    assert made_before(tmp_path) == 2
 
 
 @pytest.mark.parametrize(
