@@ -244,10 +244,8 @@ def train(run: Context) -> None:
     pool = pool_of(run, [task.uid for task in train_tasks])
     # An update takes the longer the more groups are refilled, which changes as the policy learns; one in validate_every
     # is followed by a validation, which so many updates hold one of.
-    finished, recent = (
-        min(steps, made_before(folder)) if done is None else steps,
-        max(5, config.training.validate_every),
-    )
+    finished = min(steps, made_before(folder)) if done is None else steps
+    recent = max(5, config.training.validate_every)
     bar = run.progress.stage("train", steps, "updates", done=finished, recent=recent)
     if done is None:
         if wrong := template_problems(config):

@@ -246,7 +246,7 @@ def update_hours(config: Config, shape: Shape, tokens: int) -> tuple[float, floa
 
 
 def problems(config: Config) -> Iterator[Problem]:
-    """What the model's shape rules out on these GPUs, with the numbers."""
+    """What the model's context and shape rule out on these GPUs, with the numbers."""
     topology = config.topology
     world, copy = topology.nodes * topology.gpus_per_node, fsdp_size(config)
     if 0 <= copy < world and (copy == 0 or world % copy):
@@ -255,6 +255,12 @@ def problems(config: Config) -> Iterator[Problem]:
         yield Problem(what, f"training.verl.{FSDP_SIZE}", fix, ("topology.nodes", "topology.gpus_per_node"))
     if topology.device != "cuda":
         return
+    least = whole_conversation(config)
+    if topology.micro_batch_tokens is not None and topology.micro_batch_tokens < least:
+        # verl 0.9.1, utils/seqlen_balancing.py, rearrange_micro_batches: an assertion at the first longer conversation.
+        what = f"a pass of {topology.micro_batch_tokens:,} tokens cannot hold a conversation, whose part is {least:,}"
+        fix = f"{least} (model.max_context / topology.sequence_parallel) or more; null: that"
+        yield Problem(what, "topology.micro_batch_tokens", fix, ("model.max_context", "topology.sequence_parallel"))
     shape = shape_of(config)
     if shape is None:
         return
@@ -266,12 +272,6 @@ def problems(config: Config) -> Iterator[Problem]:
             "topology.sequence_parallel",
             f"a divisor of {shape.heads} that divides {shape.kv_heads} or is a multiple of it",
         )
-    least = whole_conversation(config)
-    if topology.micro_batch_tokens is not None and topology.micro_batch_tokens < least:
-        # verl 0.9.1, utils/seqlen_balancing.py, rearrange_micro_batches: an assertion at the first longer conversation.
-        what = f"a pass of {topology.micro_batch_tokens:,} tokens cannot hold a conversation, whose part is {least:,}"
-        fix = f"{least} (model.max_context / topology.sequence_parallel) or more; null: that"
-        yield Problem(what, "topology.micro_batch_tokens", fix, ("model.max_context", "topology.sequence_parallel"))
     size = topology.gpu_memory_gib
     if size is None:
         return

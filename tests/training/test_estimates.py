@@ -131,6 +131,8 @@ def test_a_pass_that_is_too_large_names_the_setting_that_made_it_so() -> None:
 
 
 def test_a_model_of_unknown_shape_is_not_judged() -> None:
+    passes = config(model={"shape": {}}, topology={"micro_batch_tokens": 9_999})  # which is known without
+    assert [problem.where for problem in estimates.problems(passes)] == ["topology.micro_batch_tokens"]
     made = config(model={"shape": {}})
     assert list(estimates.problems(made)) == []
     assert "not estimated" in estimates.lines(made)[0][1]
