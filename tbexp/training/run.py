@@ -379,8 +379,11 @@ def run_verl(
         with log_file.open("rb") as output:
             output.seek(log_start)
             said = f"{output.read().decode('utf-8', 'replace')}\n{outcome['message']}"
-        if disk.says_full(said) or disk.is_full(log_file.parent):
+        if disk.is_full(log_file.parent):
             raise disk.full(log_file.parent.parent)
+        if disk.says_full(said):  # there is room here, so it was, or is, elsewhere
+            fix = "make room where this log says; the same command goes on from here"
+            raise UserError(Problem("a disk, /tmp or /dev/shm was full", str(log_file), fix))
         why = device_failures.reason(said)
         if why := why or (KILLED if killed else None):
             raise WorldFailure(f"{why}\nverl's log: {log_file}")

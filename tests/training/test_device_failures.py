@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tbexp import disk
-from tbexp.errors import WorldFailure
+from tbexp.errors import UserError, WorldFailure
 from tbexp.training import nonfinite, run
 from tbexp.training.device_failures import REASONS
 from tbexp.training.reporter import Reporter
@@ -47,17 +47,23 @@ def test_what_verl_says_of_a_device_becomes_a_failure_of_the_world_with_what_to_
 
 
 @pytest.mark.parametrize(
-    ("said", "room"),
+    "said",
     [
-        ("OSError: [Errno 28] No space left on device: '/x'\n", True),
-        ("RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 10688 vs 10582\n", True),
-        ("", False),  # what it said had no room either
+        "OSError: [Errno 28] No space left on device: '/x'\n",
+        "RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 10688 vs 10582\n",
     ],
 )
-def test_a_full_disk_is_told_as_the_system_tells_it(
-    said: str, room: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_disk_that_was_full_elsewhere_is_told_with_the_log_that_says_where(
+    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "LITTLE", 0 if room else 2**80)
+    monkeypatch.setattr(disk, "LITTLE", 0)
+    with pytest.raises(UserError, match=r"driver\.log: a disk, /tmp or /dev/shm was full"):
+        driven(tmp_path, monkeypatch, said, ending="exit 1")
+
+
+@pytest.mark.parametrize("said", ["OSError: [Errno 28] No space left on device: '/x'\n", ""])  # or its log had no room
+def test_a_full_disk_is_told_as_the_system_tells_it(said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "LITTLE", 2**80)
     with pytest.raises(OSError) as raised:
         driven(tmp_path, monkeypatch, said, ending="exit 1")
     assert (raised.value.errno, raised.value.filename) == (errno.ENOSPC, str(tmp_path))
